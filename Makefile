@@ -1,0 +1,38 @@
+# Two commands set everything up: `make run` (the main job on a shipped trace) and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test check lint types format wheel clean
+
+run: $(READY)
+	$(BIN)/moeplan plan --model smallthinker-4b-a0.6b --hardware raspberry-pi-5-nvme --trace tiny-smallthinker-switching \
+	  --ram-cap 1GiB --target-tokens-per-s 20 --output output/report.html
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2
+
+check: format lint types test
+
+format: $(READY)
+	$(BIN)/ruff format --check .
+
+lint: $(READY)
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+wheel: $(READY)
+	$(BIN)/python -m build --wheel --no-isolation
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(READY)
+
+clean:
+	rm -rf build dist output *.egg-info

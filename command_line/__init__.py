@@ -1,0 +1,1 @@
+"""The command: one file a noun, everything heavy imported inside the command that needs it."""

@@ -1,0 +1,57 @@
+"""
+The command `moeplan`: exit status 0 when an answer was given, 2 when the input is wrong (one line, no traceback).
+"""
+
+import os
+import sys
+
+import click
+import typer
+
+from command_line import hardware, model, trace
+from command_line.answers import plan, report, simulate, sweep
+from moeplan.errors import InputError
+
+app = typer.Typer(
+    help="Will this Mixture-of-Experts model run well on this device?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(hardware.app, name="hardware")
+app.add_typer(model.app, name="model")
+app.add_typer(trace.app, name="trace")
+app.command()(simulate)
+app.command()(plan)
+app.command()(sweep)
+app.command()(report)
+
+
+def main() -> None:
+    """Run the command; wrong input becomes one line on standard error."""
+    try:
+        code = app(standalone_mode=False)
+    except InputError as error:
+        _fail(f"moeplan: {error}")
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "moeplan"
+        _fail(f"{command}: {error.format_message()} See `{command} --help`.")
+    except click.ClickException as error:
+        _fail(f"moeplan: {error.format_message()}")
+    except BrokenPipeError:  # the reader of a pipe, such as head, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(line: str) -> None:
+    print(" ".join(line.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

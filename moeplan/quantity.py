@@ -1,0 +1,116 @@
+"""
+Quantities with units at the edges; inside the code everything is a plain SI number.
+
+"3.5 GB/s", "16 GiB", "80 us", "1.2 TFLOP/s": GB is 10^9 bytes and GiB is 2^30 bytes, and the two never mix.
+"""
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from moeplan.errors import InputError
+
+if TYPE_CHECKING:
+    import pint
+
+Dimension = Literal["byte", "byte/second", "second", "flop/second", "watt", "byte/flop"]
+
+EXAMPLES: dict[str, str] = {
+    "byte": "'16 GiB' or '64 GB'",
+    "byte/second": "'3.5 GB/s' or '200 MiB/s'",
+    "second": "'80 us' or '1.5 ms'",
+    "flop/second": "'1.2 TFLOP/s' or '35 GFLOP/s'",
+    "watt": "'6.5 W' or '900 mW'",
+}
+
+
+@cache
+def _registry() -> "pint.UnitRegistry":
+    """Only the units of units.txt; pint's own hundreds (G is gauss, b is bit) would hide mistakes."""
+    import pint
+
+    registry: pint.UnitRegistry = pint.UnitRegistry(None, autoconvert_to_preferred=False)
+    registry.load_definitions(Path(__file__).with_name("units.txt").read_text(encoding="utf-8").splitlines())
+    return registry
+
+
+def parse_quantity(text: object, dimension: Dimension, where: str, *, allow_zero: bool = False) -> float:
+    """
+    The value of a quantity in SI units (bytes, seconds, flop/s, watts).
+
+    Raises InputError when it is no string, has no or another unit, is NaN, infinite, negative or (unless
+    allow_zero) zero.
+    """
+    import pint
+
+    must = f"must be a quantity like {EXAMPLES.get(dimension, dimension)}"
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(where, must, repr(text), "write a number and a unit")
+    number, _, unit = text.strip().partition(" ")
+    if not unit:  # "8MiB": split behind the number
+        cut = next((i for i, c in enumerate(text) if c.isalpha() and not _is_exponent(text, i)), len(text))
+        number, unit = text[:cut].strip(), text[cut:].strip()
+    try:
+        value = float(number)
+    except ValueError:
+        raise InputError(where, must, repr(text), "write a number, a space and a unit") from None
+    if not math.isfinite(value) or value < 0 or (value == 0 and not allow_zero):
+        raise InputError(where, "must be a finite number above zero", repr(text), must.replace("must be", "write"))
+    try:
+        factor = _registry().Quantity(1.0, unit.strip() or "dimensionless").to(dimension).magnitude
+    except (pint.errors.PintError, AttributeError, ValueError, TypeError, SyntaxError, AssertionError):
+        raise InputError(where, must, repr(text), _unit_advice(unit)) from None
+    return value * float(factor)
+
+
+def _is_exponent(text: str, index: int) -> bool:
+    """Whether the letter at index is the e of a number like 1e9."""
+    return text[index] in "eE" and index > 0 and text[index - 1].isdigit() and text[index + 1 : index + 2].isnumeric()
+
+
+def _unit_advice(unit: str) -> str:
+    unit = unit.strip()
+    if unit in {"k", "M", "G", "T"}:
+        return f"a bare {unit!r} is no unit: write {unit}B (10^n) or {unit}iB (2^n)"
+    if "b" in unit and "B" not in unit and "byte" not in unit:
+        return "bits are not accepted: divide by 8 and write B"
+    if not unit:
+        return "the unit is missing"
+    return f"the unit {unit!r} does not fit here"
+
+
+def format_bytes(n_bytes: float) -> str:
+    """Binary units with three significant digits, as memory is counted: '1.90 MiB'."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.{_decimals(n_bytes / size)}f} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def format_rate(bytes_per_s: float) -> str:
+    """Decimal units, as storage is sold: '419 MB/s'."""
+    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if bytes_per_s >= size:
+            return f"{bytes_per_s / size:.{_decimals(bytes_per_s / size)}f} {unit}"
+    return f"{bytes_per_s:.0f} B/s"
+
+
+def format_seconds(seconds: float) -> str:
+    """'1.25 ms', '80.0 us', '2.31 s'."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.{_decimals(seconds / size)}f} {unit}"
+    return f"{seconds / 1e-9:.0f} ns" if seconds > 0 else "0 s"
+
+
+def format_params(n_params: float) -> str:
+    """'4.03 B' (10^9) or '20.2 M' (10^6) parameters."""
+    if n_params >= 1e9:
+        return f"{n_params / 1e9:.{_decimals(n_params / 1e9)}f} B"
+    return f"{n_params / 1e6:.{_decimals(n_params / 1e6)}f} M"
+
+
+def _decimals(value: float) -> int:
+    """Decimals for three significant digits of a value of at least 1."""
+    return 2 if value < 10 else 1 if value < 100 else 0

@@ -1,0 +1,178 @@
+"""
+Build the training corpus from freely licensed text of Debian packages and of this Python.
+
+Four clearly different kinds of text, a domain each:
+
+    prose    "An Anarchist FAQ"                    Debian anarchism                GFDL-1.2+ / GPL-2+
+    code     the Python standard library           this interpreter                PSF-2.0
+    maths    statements of the Metamath set.mm     Debian metamath-databases       CC0-1.0
+    russian  LibreOffice help, Debian handbook     Debian libreoffice-help-ru,     MPL-2.0,
+                                                   debian-handbook                 GPL-2+ / CC-BY-SA-3.0
+
+Each document ends with an end-of-text token; every 20th document of a domain is held out (validation),
+the next one is the development set on which the baseline's interpolation weights are fitted.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+
+PACKAGES = ("anarchism", "metamath-databases", "libreoffice-help-ru", "debian-handbook")
+DOMAINS = ("prose", "code", "maths", "russian")
+SPLITS = ("train", "development", "validation")
+END_OF_TEXT = "<|endoftext|>"
+VOCAB_SIZE = 1024
+MAX_DOMAIN_BYTES = 12_000_000
+HOLD_OUT_EVERY = 20
+MIN_DOCUMENT_CHARS = 400
+
+
+class _TextOfPage(HTMLParser):
+    """Collects the visible text of one HTML page."""
+
+    SKIP = frozenset({"script", "style", "head", "nav"})
+    BREAK = frozenset({"p", "div", "li", "h1", "h2", "h3", "h4", "br", "tr", "pre", "dt", "dd"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self.skipping = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.skipping += tag in self.SKIP
+        if tag in self.BREAK:
+            self.parts.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.skipping -= tag in self.SKIP
+
+    def handle_data(self, data: str) -> None:
+        if self.skipping <= 0:
+            self.parts.append(data)
+
+
+def page_text(html: str) -> str:
+    """The visible text of an HTML page, white space folded, one paragraph a line."""
+    parser = _TextOfPage()
+    parser.feed(html)
+    lines = (re.sub(r"\s+", " ", line).strip() for line in "".join(parser.parts).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+def _pages(folder: Path, pattern: str) -> Iterator[str]:
+    for path in sorted(folder.rglob(pattern)):
+        yield page_text(path.read_text(encoding="utf-8", errors="ignore"))
+
+
+def _code() -> Iterator[str]:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(library.rglob("*.py")):
+        if "site-packages" not in path.parts and "lib2to3" not in path.parts:
+            yield path.read_text(encoding="utf-8", errors="ignore")
+
+
+def metamath_statements(text: str, statements_per_document: int = 60) -> Iterator[str]:
+    """Axioms, definitions and theorems of a Metamath database with their comments, without the proofs."""
+    text = re.sub(r"\$=.*?\$\.", "$.", text, flags=re.DOTALL)  # compressed proofs are close to noise
+    parts = re.findall(r"\$\([^$]*\$\)|\S+ \$[aep] .*?\$\.", text, flags=re.DOTALL)
+    parts = [re.sub(r"\s+", " ", part) for part in parts if len(part) < 2000]
+    for start in range(0, len(parts), statements_per_document):
+        yield "\n".join(parts[start : start + statements_per_document])
+
+
+def documents(domain: str, packages: Path) -> Iterator[str]:
+    """The documents of a domain in a fixed order, from packages unpacked below a folder."""
+    if domain == "prose":
+        yield from _pages(packages / "anarchism", "*.html")
+    elif domain == "code":
+        yield from _code()
+    elif domain == "maths":
+        yield from metamath_statements(next(packages.rglob("set.mm")).read_text(encoding="utf-8"))
+    elif domain == "russian":
+        yield from _pages(packages / "debian-handbook/usr/share/doc/debian-handbook/html/ru-RU", "*.html")
+        yield from _pages(packages / "libreoffice-help-ru", "*.html")
+    else:
+        raise ValueError(f"domain: must be one of {DOMAINS}, got {domain!r}")
+
+
+def unpack_packages(folder: Path) -> None:
+    """Fetch the Debian packages with the system's own client and unpack them, without installing them."""
+    for name in PACKAGES:
+        if (folder / name).is_dir():
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            subprocess.run(["apt-get", "download", name], cwd=scratch, check=True)
+            package = next(Path(scratch).glob("*.deb"))
+            subprocess.run(["dpkg-deb", "-x", str(package), str(folder / name)], check=True)
+
+
+def split_documents(domain: str, packages: Path) -> dict[str, list[str]]:
+    """Deal a domain's documents, shuffled with a fixed seed and capped in size, into the three splits."""
+    kept = sorted({text for text in documents(domain, packages) if len(text) >= MIN_DOCUMENT_CHARS})
+    np.random.default_rng(0).shuffle(kept)
+    result: dict[str, list[str]] = {split: [] for split in SPLITS}
+    n_bytes = 0
+    for index, text in enumerate(kept):
+        if n_bytes > MAX_DOMAIN_BYTES:
+            break
+        n_bytes += len(text.encode())
+        split = {0: "validation", 1: "development"}.get(index % HOLD_OUT_EVERY, "train")
+        result[split].append(text)
+    return result
+
+
+def build(output: Path) -> None:
+    """Write tokenizer.json and one uint16 token array per domain and split below a folder."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    packages = output / "packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    unpack_packages(packages)
+    texts = {domain: split_documents(domain, packages) for domain in DOMAINS}
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # the GPT-2 pattern
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    sample = (text[:100_000] for domain in DOMAINS for text in texts[domain]["train"][:200])
+    tokenizer.train_from_iterator(sample, trainer)
+    tokenizer.save(str(output / "tokenizer.json"))
+
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    sizes: dict[str, dict[str, int]] = {}
+    for domain in DOMAINS:
+        sizes[domain] = {}
+        for split in SPLITS:
+            ids: list[int] = []
+            for encoding in tokenizer.encode_batch(texts[domain][split]):
+                ids.extend(encoding.ids)
+                ids.append(end)
+            np.save(output / f"{domain}.{split}.npy", np.asarray(ids, dtype=np.uint16))
+            sizes[domain][split] = len(ids)
+            sizes[domain][split + "_bytes"] = sum(len(text.encode()) for text in texts[domain][split])
+    (output / "sizes.json").write_text(json.dumps(sizes, indent=1))
+    print(json.dumps(sizes, indent=1))
+
+
+def main() -> None:
+    """Command line: `python -m reference_runtime.training.corpus FOLDER`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path, help="folder for the packages, the tokenizer and the token arrays")
+    build(parser.parse_args().output)
+
+
+if __name__ == "__main__":
+    main()

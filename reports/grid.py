@@ -1,0 +1,92 @@
+"""The rows of a sweep as matrices, RAM cap by storage speed, one per pair of policies; and a plan's place in it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.result import PlanResult, Result, SweepRow
+
+
+@dataclass(frozen=True)
+class Grid:
+    """
+    One matrix of a sweep; a cell that was not run is absent from cells.
+
+    caps_bytes, speeds_bytes_per_s: ascending; cells: (index of the cap, index of the speed) to row.
+    """
+
+    cache_policy: str
+    prefetch_policy: str
+    caps_bytes: tuple[int, ...]
+    speeds_bytes_per_s: tuple[float, ...]
+    cells: dict[tuple[int, int], SweepRow]
+
+    @property
+    def rows(self) -> tuple[SweepRow, ...]:
+        """All rows by ascending cap and speed."""
+        return tuple(self.cells[cell] for cell in sorted(self.cells))
+
+    @property
+    def runs(self) -> tuple[SweepRow, ...]:
+        """The rows that can run, by ascending cap and speed."""
+        return tuple(row for row in self.rows if row.verdict != "cannot_run")
+
+    def reaching(self, target_tokens_per_s: float) -> frozenset[tuple[int, int]]:
+        """The cells whose predicted value (not its low end) reaches the target."""
+        return frozenset(key for key, row in self.cells.items() if reaches(row, target_tokens_per_s))
+
+
+def reaches(row: SweepRow, target_tokens_per_s: float) -> bool:
+    """Whether the predicted value of a row that can run is at least the target."""
+    return row.verdict != "cannot_run" and row.tokens_per_s >= target_tokens_per_s
+
+
+def as_grids(rows: Sequence[SweepRow]) -> tuple[Grid, ...]:
+    """The matrices of a sweep in the order in which their policies first appear; all have the same axes."""
+    caps = tuple(sorted({row.ram_cap_bytes for row in rows}))
+    speeds = tuple(sorted({row.storage_read_bytes_per_s for row in rows}))
+    cap_index = {cap: index for index, cap in enumerate(caps)}
+    speed_index = {speed: index for index, speed in enumerate(speeds)}
+    cells: dict[tuple[str, str], dict[tuple[int, int], SweepRow]] = {}
+    for row in rows:
+        key = cap_index[row.ram_cap_bytes], speed_index[row.storage_read_bytes_per_s]
+        cells.setdefault((row.cache_policy, row.prefetch_policy), {})[key] = row
+    return tuple(Grid(*policies, caps, speeds, matrix) for policies, matrix in cells.items())
+
+
+def current_row(plan: PlanResult, storage_read_bytes_per_s: float | None = None) -> SweepRow | None:
+    """
+    The row of the plan's grid that is the plan's own scenario, None where there is none.
+
+    A Result does not hold the storage's speed.  Without storage_read_bytes_per_s the row is known by its cap and
+    its predicted speed, and there is none when several rows fit equally well.
+    """
+    rows = [row for row in plan.grid if row.ram_cap_bytes == plan.result.memory.ram_cap_bytes]
+    cache = plan.result.cache
+    if cache and any(row.cache_policy == cache.policy for row in rows):
+        rows = [row for row in rows if row.cache_policy == cache.policy]
+    if storage_read_bytes_per_s is not None:
+        rows = [row for row in rows if _near(row.storage_read_bytes_per_s, storage_read_bytes_per_s)]
+    elif plan.result.tokens_per_s is not None:
+        rows = [row for row in rows if _near(row.tokens_per_s, plan.result.tokens_per_s.value)]
+    return rows[0] if len(rows) == 1 else None
+
+
+def cell_of(grid: Grid, row: SweepRow | None) -> tuple[int, int] | None:
+    """The cell of a row in a grid, None where it stands in another."""
+    return next((key for key, value in grid.cells.items() if value == row), None)
+
+
+def _near(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=1e-6)  # the two engines agree to 1e-9 s, not to the last bit
+
+
+def bytes_read_per_token(result: Result, now: SweepRow | None) -> float | None:
+    """
+    Mean bytes requested from storage per decode token, None where it is not known.
+
+    A Result holds the bytes of all decode tokens and not their number, so the row of the same scenario has it.
+    """
+    if result.cache is not None and result.cache.bytes_read == 0:
+        return 0.0
+    return now.bytes_read_per_token if now is not None else None

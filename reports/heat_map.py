@@ -1,0 +1,112 @@
+"""The heat map: tokens/s over RAM cap and storage speed."""
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LinearSegmentedColormap, PowerNorm
+from matplotlib.patches import Rectangle
+
+from reports.figure_style import GREY, INK, LIGHT_GREY, VERMILION, as_svg, figure_style, new_axes
+from reports.grid import Grid
+from reports.wording import number, round_bytes, round_rate
+
+Cell = tuple[int, int]
+
+
+def heat_map(grid: Grid, target_tokens_per_s: float | None, now: Cell | None, top_tokens_per_s: float) -> str:
+    """
+    SVG of one grid: the number and its 80 % interval in each cell, hatched where it cannot run.
+
+    With a target, cells whose value reaches it are bold inside a thick contour; now: the cell that gets a frame;
+    top_tokens_per_s: the darkest colour, so that several maps share one scale.
+    """
+    n_rows, n_columns = len(grid.caps_bytes), len(grid.speeds_bytes_per_s)
+    with figure_style():
+        figure, axes = new_axes(1.15 + 0.5 * n_rows)
+        norm = PowerNorm(0.6, 0, max(top_tokens_per_s, 1e-9))
+        good = grid.reaching(target_tokens_per_s) if target_tokens_per_s is not None else frozenset()
+        font = min(10.5, 3 + 62 / n_columns)  # so that "12.3 to 45.6" fits into a cell
+        for cell, row in sorted(grid.cells.items()):
+            if row.verdict == "cannot_run":
+                _blocked(axes, cell, font)
+                continue
+            interval = (row.tokens_per_s_low, row.tokens_per_s_high)
+            colour = _colours()(norm(row.tokens_per_s))[:3]
+            _filled(axes, cell, colour, row.tokens_per_s, interval if n_columns <= 8 else None, cell in good, font)
+        _contour(axes, good)
+        _mark(axes, now)
+        _finish(axes, grid)
+        return as_svg(figure)
+
+
+def _colours() -> Colormap:
+    """
+    Light to dark in one hue: lightness alone carries the value, in print and for any colour vision.
+
+    The darkest still leaves dark text a contrast of 5 to 1 and the contour visible.
+    """
+    return LinearSegmentedColormap.from_list("speed", ["#F7FAFC", "#D6E7F3", "#A3CBE5", "#5BA3D0"])
+
+
+def _filled(
+    axes: Axes,
+    cell: Cell,
+    colour: tuple[float, ...],
+    speed: float,
+    interval: tuple[float, float] | None,
+    is_good: bool,
+    font: float,
+) -> None:
+    y, x = cell
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
+    weight = "bold" if is_good else "normal"
+    up = 0.13 if interval else 0
+    axes.text(x, y + up, number(speed), ha="center", va="center", color=INK, weight=weight, fontsize=font)
+    if interval:
+        text = f"{number(interval[0])} to {number(interval[1])}"
+        axes.text(x, y - 0.24, text, ha="center", va="center", color=INK, fontsize=0.66 * font)
+
+
+def _blocked(axes: Axes, cell: Cell, font: float) -> None:
+    y, x = cell
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=LIGHT_GREY, edgecolor=GREY, linewidth=0, hatch="////"))
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor="white", linewidth=1.5))
+    box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.9}
+    axes.text(x, y, "cannot\nrun", ha="center", va="center", color=INK, fontsize=0.66 * font, bbox=box, linespacing=1.0)
+
+
+def _contour(axes: Axes, good: frozenset[Cell]) -> None:
+    """A thick line between the cells that reach the target and all others; none along the outer edge's inside."""
+    for y, x in sorted(good):
+        for neighbour, xs, ys in (
+            ((y - 1, x), (x - 0.5, x + 0.5), (y - 0.5, y - 0.5)),
+            ((y + 1, x), (x - 0.5, x + 0.5), (y + 0.5, y + 0.5)),
+            ((y, x - 1), (x - 0.5, x - 0.5), (y - 0.5, y + 0.5)),
+            ((y, x + 1), (x + 0.5, x + 0.5), (y - 0.5, y + 0.5)),
+        ):
+            if neighbour not in good:
+                axes.plot(xs, ys, color=INK, linewidth=2.6, solid_capstyle="projecting", clip_on=False, zorder=3)
+
+
+def _mark(axes: Axes, now: Cell | None) -> None:
+    if now is None:
+        return
+    y, x = now
+    axes.add_patch(Rectangle((x - 0.42, y - 0.42), 0.84, 0.84, fill=False, edgecolor="white", linewidth=4, zorder=4))
+    axes.add_patch(
+        Rectangle((x - 0.42, y - 0.42), 0.84, 0.84, fill=False, edgecolor=VERMILION, linewidth=2.2, zorder=5)
+    )
+
+
+def _finish(axes: Axes, grid: Grid) -> None:
+    n_rows, n_columns = len(grid.caps_bytes), len(grid.speeds_bytes_per_s)
+    axes.set_xlim(-0.5, n_columns - 0.5)
+    axes.set_ylim(-0.5, n_rows - 0.5)
+    turn: dict[str, Any] = {"rotation": 45, "ha": "right"} if n_columns > 9 else {}
+    axes.set_xticks(range(n_columns), [round_rate(speed) for speed in grid.speeds_bytes_per_s], **turn)
+    axes.set_yticks(range(n_rows), [round_bytes(cap) for cap in grid.caps_bytes])
+    axes.set_xlabel("storage, sequential read")
+    axes.set_ylabel("RAM cap")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_facecolor("white")

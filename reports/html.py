@@ -1,0 +1,162 @@
+"""Results as HTML pages: one file each, self-contained, without JavaScript, the same bytes for the same input."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from moeplan.files import write_text
+from moeplan.quantity import format_rate, format_seconds
+from reports import wording
+from reports.figure_style import as_data_uri
+from reports.figures import layer_figure, memory_figure, time_figure
+from reports.grid import Grid, as_grids, bytes_read_per_token, cell_of, current_row
+from reports.heat_map import heat_map
+from simulator.result import PlanResult, Result, SweepRow
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure on the page: its finding as the title, the image, and what the marks mean."""
+
+    title: str
+    source: str
+    caption: str = ""
+
+
+def write_plan_report(plan: PlanResult, path: Path, *, storage_read_bytes_per_s: float | None = None) -> None:
+    """
+    Write the page that answers "does it reach the target, and what would have to change?".
+
+    storage_read_bytes_per_s: the storage speed of the plan's own scenario, which marks its cell in the heat map;
+    without it the cell is found by its result (see reports.grid.current_row).  Raises InputError when path cannot
+    be written.
+    """
+    now = current_row(plan, storage_read_bytes_per_s)
+    page = {
+        "title": wording.question(plan.result, plan.target_tokens_per_s),
+        "headline": wording.plan_headline(plan),
+        "tone": plan.decision,
+        "reason": wording.plan_reason(plan),
+        "target": plan.target_tokens_per_s,
+        "reaching": [change for change in plan.changes if change.reaches],
+        "not_reaching": [change for change in plan.changes if not change.reaches],
+        "maps": _heat_maps(plan.grid, plan.target_tokens_per_s, now),
+        "read_bytes_per_token": bytes_read_per_token(plan.result, now),
+    }
+    _write("plan.html.j2", path, **_result_context(plan.result), **page)
+
+
+def write_result_report(result: Result, path: Path) -> None:
+    """Write the page of one simulated scenario. Raises InputError when path cannot be written."""
+    page = {
+        "title": wording.question(result),
+        "headline": wording.headline(result),
+        "tone": result.verdict,
+        "reason": "",
+        "read_bytes_per_token": bytes_read_per_token(result, None),
+    }
+    _write("result.html.j2", path, **_result_context(result), **page)
+
+
+def write_sweep_report(rows: Sequence[SweepRow], path: Path, small_print: dict[str, str]) -> None:
+    """Write the page of a sweep: a heat map per pair of policies and all rows. Raises InputError as above."""
+    model, device = wording.scenario_names(small_print)
+    page = {
+        "title": f"How fast does {model} run on {device}, over RAM cap and storage speed?",
+        "headline": wording.sweep_headline(rows),
+        "tone": "streams" if any(row.verdict != "cannot_run" for row in rows) else "cannot_run",
+        "reason": wording.sweep_reason(rows),
+        "maps": _heat_maps(rows, None, None),
+        "small_print": small_print,
+    }
+    _write("sweep.html.j2", path, **page)
+
+
+def _result_context(result: Result) -> dict[str, Any]:
+    """What the plan's and the result's page share."""
+    runs = result.verdict != "cannot_run"
+    return {
+        "result": result,
+        "small_print": result.small_print,
+        "bound": wording.bound_sentence(result),
+        "memory_rows": wording.memory_rows(result.memory),
+        "layers": _layers_picture(result) if runs and result.layers else None,
+        "time": _time_picture(result) if runs and wording.token_s(result) > 0 else None,
+        "memory": _memory_picture(result) if runs else None,
+    }
+
+
+def _layers_picture(result: Result) -> Picture:
+    if wording.overlap(result).hidden_frac is None:
+        return Picture(wording.overlap_finding(result), as_data_uri(layer_figure(result.layers)))
+    caption = (
+        "Above: the mean time of attention in each layer, the bubble on top of it, and the mean t_prefetch as a dash; "
+        "a read is free when t_attention >= t_prefetch for that token. Below: how the decode tokens fared in the layer."
+    )
+    return Picture(wording.overlap_finding(result), as_data_uri(layer_figure(result.layers)), caption)
+
+
+def _time_picture(result: Result) -> Picture:
+    return Picture(wording.time_finding(result), as_data_uri(time_figure(result)))
+
+
+def _memory_picture(result: Result) -> Picture:
+    return Picture(wording.memory_finding(result.memory), as_data_uri(memory_figure(result.memory)))
+
+
+def _heat_maps(
+    rows: Sequence[SweepRow], target_tokens_per_s: float | None, now: SweepRow | None
+) -> list[tuple[Grid, Picture]]:
+    """One picture per pair of policies, all on one colour scale."""
+    top = max((row.tokens_per_s for row in rows), default=0.0)
+    pictures = []
+    for grid in as_grids(rows):
+        cell = cell_of(grid, now)
+        if target_tokens_per_s is None:
+            finding = wording.range_finding(grid)
+        else:
+            finding = wording.grid_finding(grid, target_tokens_per_s, now)
+        image = as_data_uri(heat_map(grid, target_tokens_per_s, cell, top))
+        caption = _heat_map_caption(grid, target_tokens_per_s, cell is not None)
+        pictures.append((grid, Picture(finding, image, caption)))
+    return pictures
+
+
+def _heat_map_caption(grid: Grid, target_tokens_per_s: float | None, is_marked: bool) -> str:
+    parts = ["Decode tokens/s; small: the 80 % interval."]
+    if target_tokens_per_s is not None and grid.reaching(target_tokens_per_s):
+        parts.append(f"Bold, inside the thick line: the value reaches {wording.goal(target_tokens_per_s)} tokens/s.")
+    if is_marked:
+        parts.append("Framed: this scenario.")
+    parts.append(f"Cache policy {grid.cache_policy}, prefetch policy {grid.prefetch_policy}.")
+    return " ".join(parts)
+
+
+@cache
+def _environment() -> Environment:
+    """Everything is escaped unless a template says otherwise, and none does."""
+    environment = Environment(
+        loader=PackageLoader("reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        size=wording.size,
+        rate=format_rate,
+        seconds=format_seconds,
+        number=wording.number,
+        goal=wording.goal,
+        percent=wording.percent,
+        span=wording.span,
+    )
+    return environment
+
+
+def _write(template: str, path: Path, **context: Any) -> None:
+    write_text(path, _environment().get_template(template).render(**context))

@@ -1,0 +1,288 @@
+"""What a result says, in words and a few derived numbers: shared by the page and the terminal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moeplan.quantity import format_bytes, format_rate, format_seconds
+from reports.grid import Grid
+from simulator.result import Interval, MemoryResult, PlanResult, Result, SweepRow
+
+BOUND = {
+    "compute": "Compute bounds it: the CPU's FLOP/s, not memory or storage, set the pace.",
+    "ram_bandwidth": "RAM bandwidth bounds it: the weights of a token pass through RAM at its sustained rate.",
+    "storage_bandwidth": "Storage bandwidth bounds it: the experts that miss arrive at the SSD's read rate.",
+    "storage_latency": "Storage latency bounds it: the time per read request, not the bytes, sets the pace.",
+}
+REASON = {
+    "ram_floor": "The RAM cap is below what has to stay resident.",
+    "storage_capacity": "The model's file does not fit on the free storage.",
+}
+OP = {
+    "embedding": "embedding",
+    "router": "router",
+    "attention": "attention",
+    "wait": "wait for experts",
+    "dense_ffn": "dense FFN",
+    "expert_ffn": "expert FFN",
+    "lm_head": "LM head",
+}
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """
+    The check t_attention >= t_prefetch over all layers.
+
+    hidden_frac: of the (token, layer) pairs with a miss, the share that meets it, None where nothing missed;
+    no_miss_frac: of all pairs; bubble_s: mean of a layer; bubble_s_per_token: sum over the layers.
+    """
+
+    hidden_frac: float | None
+    no_miss_frac: float
+    bubble_s: float
+    bubble_s_per_token: float
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """One line of the storage-and-resident table; None where a part has no bytes on that side by its nature."""
+
+    name: str
+    storage_bytes: int | None
+    resident_bytes: int
+
+
+def overlap(result: Result) -> Overlap:
+    """
+    The check over all layers of a result.
+
+        hidden_frac = sum(hidden_frac_l (1 - no_miss_frac_l)) / sum(1 - no_miss_frac_l)
+    """
+    if not result.layers:
+        return Overlap(None, 1.0, 0.0, 0.0)
+    weights = [0.0 if layer.hidden_frac is None else 1.0 - layer.no_miss_frac for layer in result.layers]
+    hidden = sum(w * (layer.hidden_frac or 0.0) for w, layer in zip(weights, result.layers, strict=True))
+    bubble_s = sum(layer.bubble_s for layer in result.layers)
+    n = len(result.layers)
+    no_miss = sum(layer.no_miss_frac for layer in result.layers) / n
+    return Overlap(hidden / sum(weights) if sum(weights) > 0 else None, no_miss, bubble_s / n, bubble_s)
+
+
+def memory_rows(memory: MemoryResult) -> tuple[MemoryRow, ...]:
+    """
+    What lies on storage beside what is resident, part by part; the columns add up to the totals.
+
+    A dense model has no rows for experts and buffers.
+    """
+    rows = (
+        MemoryRow("dense part", max(0, memory.storage_bytes - memory.all_experts_bytes), memory.dense_bytes),
+        MemoryRow("experts", memory.all_experts_bytes, memory.cache_bytes),
+        MemoryRow("KV", None, memory.kv_bytes),
+        MemoryRow("read buffers", None, memory.buffer_bytes),
+        MemoryRow("activations", None, memory.activation_bytes),
+    )
+    return tuple(row for row in rows if row.storage_bytes or row.resident_bytes or memory.all_experts_bytes)
+
+
+def number(value: float) -> str:
+    """Three significant digits without an exponent: '0.123', '1.23', '12.3', '1,234'."""
+    if value == 0:
+        return "0"
+    if abs(value) < 1:
+        return f"{value:.3f}" if abs(value) >= 0.01 else f"{value:.2g}"
+    return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+
+
+def percent(fraction: float) -> str:
+    """'38 %'; a share that is neither none nor all never reads as 0 % or 100 %."""
+    if 0 < fraction < 0.01:
+        return "under 1 %"
+    return "over 99 %" if 0.99 < fraction < 1 else f"{100 * fraction:.0f} %"
+
+
+def goal(target_tokens_per_s: float) -> str:
+    """A target as a person would type it: '15', '2.5'."""
+    return f"{target_tokens_per_s:g}"
+
+
+def size(n_bytes: float) -> str:
+    """Three significant digits in binary units, never four: '1.00 GiB' for 1023 MiB."""
+    for unit, unit_bytes in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if 999.5 / 1024 <= n_bytes / unit_bytes < 1:
+            return f"{n_bytes / unit_bytes:.2f} {unit}"
+    return format_bytes(n_bytes)
+
+
+def round_bytes(n_bytes: float) -> str:
+    """A size as an axis or a sentence has it: '1 GiB', '1.5 GiB', '768 MiB'."""
+    return _trimmed(size(n_bytes))
+
+
+def round_rate(bytes_per_s: float) -> str:
+    """A rate as an axis or a sentence has it: '2 GB/s', '419 MB/s'."""
+    return _trimmed(format_rate(bytes_per_s))
+
+
+def span(interval: Interval) -> str:
+    """'9.10 to 13.8': the 80 % interval."""
+    return f"{number(interval.low)} to {number(interval.high)}"
+
+
+def question(result: Result, target_tokens_per_s: float | None = None) -> str:
+    """The question as one sentence: model, device, RAM cap and the target where there is one."""
+    model, device = scenario_names(result.small_print)
+    cap = round_bytes(result.memory.ram_cap_bytes)
+    aim = f", and does it reach {goal(target_tokens_per_s)} tokens/s" if target_tokens_per_s is not None else ""
+    return f"How fast does {model} run on {device} with at most {cap} of RAM{aim}?"
+
+
+def scenario_names(small_print: dict[str, str]) -> tuple[str, str]:
+    """The model's and the device's names: what the small print has before the first semicolon."""
+    model, device = (small_print.get(key, "").partition(";")[0].strip() for key in ("model", "device"))
+    return model or "this model", device or "this device"
+
+
+def headline(result: Result) -> str:
+    """The answer without a target, in two or three words."""
+    if result.verdict == "cannot_run":
+        return "It cannot run"
+    return "It runs from RAM" if result.verdict == "resident" else "It runs, streaming experts"
+
+
+def plan_headline(plan: PlanResult) -> str:
+    """The decision in one or three words."""
+    return {"yes": "Yes", "likely": "Likely", "no": "No", "cannot_run": "It cannot run"}[plan.decision]
+
+
+def plan_reason(plan: PlanResult) -> str:
+    """Why the decision is what it is, one sentence; empty where the result cannot run."""
+    target, speed = goal(plan.target_tokens_per_s), plan.result.tokens_per_s
+    if speed is None:
+        return ""
+    if plan.decision == "yes":
+        return f"Even the low end of the 80 % interval reaches {target} tokens/s."
+    if plan.decision == "likely":
+        return f"The predicted speed reaches {target} tokens/s, the low end of its 80 % interval does not."
+    reached = " Only the high end of the interval does." if speed.high >= plan.target_tokens_per_s else ""
+    return f"The predicted speed does not reach {target} tokens/s.{reached}"
+
+
+def bound_sentence(result: Result) -> str:
+    """What bounds it, or why it cannot run."""
+    if result.verdict == "cannot_run":
+        return REASON.get(result.reason or "", "")
+    return BOUND.get(result.bound_by or "", "")
+
+
+def memory_sentence(memory: MemoryResult) -> str:
+    """Storage and resident bytes, always together."""
+    return f"{size(memory.storage_bytes)} on storage, {size(memory.resident_bytes)} resident in RAM"
+
+
+def memory_finding(memory: MemoryResult) -> str:
+    """The finding over the memory figure."""
+    experts = memory.all_experts_bytes
+    if not experts:
+        return f"{memory_sentence(memory)}: a dense model, all of it resident"
+    if memory.cache_bytes >= experts:
+        return f"{memory_sentence(memory)}: all experts fit"
+    return f"{memory_sentence(memory)}: the cache holds {percent(memory.cache_bytes / experts)} of the experts"
+
+
+def token_s(result: Result) -> float:
+    """Mean seconds of a decode token, the sum over its ops."""
+    return sum(result.seconds_per_token.values())
+
+
+def time_finding(result: Result) -> str:
+    """The finding over the figure of a token's time."""
+    total_s = token_s(result)
+    wait_s = result.seconds_per_token.get("wait", 0.0)
+    if wait_s > 0:
+        return f"Waiting for experts takes {percent(wait_s / total_s)} of the {format_seconds(total_s)} of a token"
+    op, most_s = max(result.seconds_per_token.items(), key=lambda item: item[1])
+    return (
+        f"Nothing waits: {OP.get(op, op)} is the largest part, {percent(most_s / total_s)} of {format_seconds(total_s)}"
+    )
+
+
+def overlap_line(result: Result) -> str:
+    """Where t_attention >= t_prefetch holds, and the mean bubble: short, for one line of a terminal."""
+    check = overlap(result)
+    if check.hidden_frac is None:
+        return "always: no token missed an expert"
+    bubble = f"mean bubble {format_seconds(check.bubble_s)} a layer, {format_seconds(check.bubble_s_per_token)} a token"
+    return f"{percent(check.hidden_frac)} of cases with a miss; {bubble}"
+
+
+def overlap_finding(result: Result) -> str:
+    """The check t_attention >= t_prefetch as a sentence, the finding over the figure of the layers."""
+    check = overlap(result)
+    if check.hidden_frac is None:
+        return "No token missed an expert: there is nothing to hide and nothing waits"
+    bubble = f"the mean bubble is {format_seconds(check.bubble_s)} a layer"
+    if check.hidden_frac == 1:
+        return "Attention hides every read: no layer waits"
+    if check.hidden_frac == 0:
+        return f"Attention hides none of the reads: {bubble}, {format_seconds(check.bubble_s_per_token)} a token"
+    hidden = f"Attention hides the reads in {percent(check.hidden_frac)} of the cases with a miss"
+    return f"{hidden}; {bubble}, {format_seconds(check.bubble_s_per_token)} a token"
+
+
+def grid_finding(grid: Grid, target_tokens_per_s: float, now: SweepRow | None) -> str:
+    """The finding over a plan's heat map: the smallest speed at this cap, and cap at this speed, that reach it."""
+    target = f"{goal(target_tokens_per_s)} tokens/s"
+    good = [grid.cells[cell] for cell in sorted(grid.reaching(target_tokens_per_s))]
+    if not good:
+        best = max((row.tokens_per_s for row in grid.runs), default=0.0)
+        return f"No combination here reaches {target}" + (f"; the best has {number(best)}" if best else "")
+    if len(good) == len(grid.cells):
+        return f"Every combination here reaches {target}"
+    steps = _smallest_steps(good, now) if now is not None and now not in good else ""
+    return f"{len(good)} of {len(grid.cells)} combinations reach {target}{steps}"
+
+
+def _smallest_steps(good: list[SweepRow], now: SweepRow) -> str:
+    speeds = [row.storage_read_bytes_per_s for row in good if row.ram_cap_bytes == now.ram_cap_bytes]
+    caps = [row.ram_cap_bytes for row in good if row.storage_read_bytes_per_s == now.storage_read_bytes_per_s]
+    steps = []
+    if speeds:
+        steps.append(f"at {round_bytes(now.ram_cap_bytes)} from {round_rate(min(speeds))}")
+    if caps:
+        steps.append(f"at {round_rate(now.storage_read_bytes_per_s)} from {round_bytes(min(caps))}")
+    return f": {', '.join(steps)}" if steps else ": it takes both more RAM and a faster SSD"
+
+
+def range_finding(grid: Grid) -> str:
+    """The finding over a sweep's heat map."""
+    if not grid.runs:
+        return "Nothing here can run"
+    speeds = [row.tokens_per_s for row in grid.runs]
+    blocked = len(grid.cells) - len(speeds)
+    tail = f"; {blocked} of {len(grid.cells)} combinations cannot run" if blocked else ""
+    policies = f"{grid.cache_policy} and {grid.prefetch_policy}"
+    return f"{number(min(speeds))} to {number(max(speeds))} tokens/s with {policies}{tail}"
+
+
+def sweep_headline(rows: Sequence[SweepRow]) -> str:
+    """The range of a sweep's speeds."""
+    speeds = [row.tokens_per_s for row in rows if row.verdict != "cannot_run"]
+    if not speeds:
+        return "Nothing here can run"
+    return f"{number(min(speeds))} to {number(max(speeds))} tokens/s"
+
+
+def sweep_reason(rows: Sequence[SweepRow]) -> str:
+    """Where the fastest row of a sweep stands: the smallest cap, then the slowest storage, that has its speed."""
+    best = max((row.tokens_per_s for row in rows), default=0.0)
+    if best <= 0:
+        return ""
+    fastest = [row for row in rows if row.tokens_per_s >= best * (1 - 1e-9)]
+    row = min(fastest, key=lambda row: (row.ram_cap_bytes, row.storage_read_bytes_per_s))
+    where = f"{round_bytes(row.ram_cap_bytes)} of RAM and storage that reads {round_rate(row.storage_read_bytes_per_s)}"
+    return f"The fastest starts at {where}, with {row.cache_policy} and {row.prefetch_policy}."
+
+
+def _trimmed(text: str) -> str:
+    value, unit = text.split(" ")
+    return f"{value.rstrip('0').rstrip('.') if '.' in value else value} {unit}"

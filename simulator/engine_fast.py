@@ -1,0 +1,128 @@
+"""
+The fast engine: the same times in closed form, in numpy.
+
+It covers one stream in which the expert FFN waits for its own layer's reads: nothing then carries over from layer to
+layer, and decisions (hits and misses) do not depend on time.  They are taken once for a trace, capacity and policy,
+and serve every device.  A property test holds the engine equal to the SimPy engine.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from hardware_profiles.rates import DeviceRates
+
+from simulator import costs
+from simulator.policies import make_policy
+from simulator.prefetch import PRE_ATTENTION
+from simulator.scenario import Scenario
+from simulator.timeline import COMPUTE_OPS, Timeline
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """n_misses, n_used: int32 (n_steps, n_moe_layers): what the cache did; independent of every speed."""
+
+    n_misses: np.ndarray
+    n_used: np.ndarray
+
+
+def decide(scenario: Scenario) -> Decisions:
+    """Run the cache policy over the steps."""
+    model = scenario.model
+    cache = make_policy(scenario.cache_policy, scenario.n_slots, max(1, model.n_moe_layers))
+    if scenario.preloaded and model.experts is not None:
+        for layer in range(model.n_moe_layers):
+            cache.access_row(layer, range(model.experts.n_experts))
+    shape = (len(scenario.steps), model.n_moe_layers)
+    n_misses, n_used = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    for index, step in enumerate(scenario.steps):
+        for layer, row in enumerate(step.rows):
+            missing, _ = cache.access_row(layer, row)
+            n_misses[index, layer] = len(missing)
+            n_used[index, layer] = len(row)
+    return Decisions(n_misses, n_used)
+
+
+class FastEngine:
+    """A scenario prepared for many devices: what does not depend on speeds is worked out once."""
+
+    def __init__(self, scenario: Scenario, decisions: Decisions | None = None) -> None:
+        self.scenario, model, steps = scenario, scenario.model, scenario.steps
+        self.decisions = decide(scenario) if decisions is None else decisions
+        n_tokens = [step.n_tokens for step in steps]
+        representatives = costs.representative_layers(model)
+        self._attention = {
+            layer: costs.Works.of([costs.attention_work(model, layer, s.context, s.n_tokens) for s in steps], n_tokens)
+            for layer in sorted(set(representatives))
+        }
+        self._moe = [representatives[i] for i in range(model.n_layers) if model.is_moe_layer(i)]
+        self._dense = [representatives[i] for i in range(model.n_layers) if not model.is_moe_layer(i)]
+        per_step = {
+            "embedding": costs.embedding_work,
+            "router": costs.router_work,
+            "dense_ffn": costs.dense_ffn_work,
+        }
+        self._per_step = {
+            op: costs.Works.of([work(model, n) for n in n_tokens], n_tokens) for op, work in per_step.items()
+        }
+        self._lm_head = costs.lm_head_work(model, scenario.lm_head_predictor)
+        used, self._used_index = _distinct_pairs(self.decisions.n_used, n_tokens)
+        self._expert_ffn = costs.Works.of(
+            [costs.expert_ffn_work(model, n_experts, n) for n_experts, n in used], [n for _, n in used]
+        )
+
+    def timeline(self, rates: DeviceRates) -> Timeline:
+        """
+        The timeline on a device.
+
+            overlapped: the shorter of attention A and reads R takes short / v, then the longer goes on alone
+            bubble    = max(0, t_prefetch - t_attention)
+        """
+        n_misses, n_steps = self.decisions.n_misses, len(self.scenario.steps)
+        alone = {layer: works.seconds(rates) for layer, works in self._attention.items()}
+        alone_s = _columns([alone[layer] for layer in self._moe], n_steps)
+        read_s = self._burst_table(rates)[n_misses]
+        if self.scenario.prefetch_policy == PRE_ATTENTION:
+            speed = costs.contention_speed_frac(rates.overlap_efficiency_frac)
+            shared_s = np.minimum(alone_s, read_s) * (1 / speed - 1)  # what sharing the machine adds to both
+            attention_s, prefetch_s = alone_s + shared_s, read_s + shared_s
+            bubble_s = np.maximum(0.0, prefetch_s - attention_s)
+        else:
+            attention_s, prefetch_s, bubble_s = alone_s, read_s, read_s
+        dense_s = _columns([alone[layer] for layer in self._dense], n_steps)
+        per_step = {op: works.seconds(rates) for op, works in self._per_step.items()}
+        op_s = {
+            "embedding": per_step["embedding"],
+            "router": per_step["router"] * len(self._moe),
+            "attention": attention_s.sum(axis=1) + dense_s.sum(axis=1),
+            "wait": bubble_s.sum(axis=1),
+            "dense_ffn": per_step["dense_ffn"] * len(self._dense),
+            "expert_ffn": self._expert_ffn.seconds(rates)[self._used_index].sum(axis=1),
+            "lm_head": np.full(n_steps, costs.seconds(self._lm_head, rates)),
+        }
+        step_s = np.sum([op_s[op] for op in COMPUTE_OPS], axis=0)
+        busy_s = prefetch_s.sum(axis=1)
+        return Timeline(step_s, op_s, attention_s, prefetch_s, bubble_s, n_misses, self.decisions.n_used, busy_s)
+
+    def _burst_table(self, rates: DeviceRates) -> np.ndarray:
+        """Seconds to read 0, 1, ... experts issued at once from idle storage, when nothing else runs."""
+        layout, most = self.scenario.layout, int(self.decisions.n_misses.max(initial=0))
+        bursts = [rates.storage.burst_s(n * layout.n_requests, layout.request_bytes) for n in range(1, most + 1)]
+        return np.array([0.0, *bursts])
+
+
+def simulate_fast(scenario: Scenario, decisions: Decisions | None = None) -> Timeline:
+    """The timeline of a scenario; decisions may be those of another scenario that differs in speeds alone."""
+    return FastEngine(scenario, decisions).timeline(scenario.rates)
+
+
+def _columns(columns: list[np.ndarray], n_rows: int) -> np.ndarray:
+    """(n_rows, len(columns)), also when there are none."""
+    return np.stack(columns, axis=1) if columns else np.zeros((n_rows, 0))
+
+
+def _distinct_pairs(n_used: np.ndarray, n_tokens: list[int]) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """The distinct (experts used, tokens) pairs, and for every step and layer the index of its pair."""
+    stride = int(n_used.max(initial=0)) + 1
+    codes, index = np.unique(np.array(n_tokens)[:, None] * stride + n_used, return_inverse=True)
+    return [(int(code % stride), int(code // stride)) for code in codes], index.reshape(n_used.shape)

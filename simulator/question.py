@@ -1,0 +1,155 @@
+"""
+Question: what a person asks, in names and SI numbers; and how it becomes a Scenario.
+
+A question holds a whole hardware profile with its uncertainties, a scenario only the rates of one draw.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from hardware_profiles.rates import DeviceRates, rates, sample_rates
+from hardware_profiles.schema import HardwareProfile
+
+from moeplan.errors import InputError
+from simulator.expert_layout import ExpertLayout, expert_layout
+from simulator.memory import MemoryPlan, plan_memory
+from simulator.model_spec import ModelSpec
+from simulator.prefetch import check_prefetch, default_prefetch
+from simulator.scenario import (
+    PREFILL_CHUNK_TOKENS,
+    WARM_UP_FRAC,
+    Scenario,
+    Start,
+    Step,
+    check_trace_fits,
+    dense_steps,
+    steps_of,
+)
+from traces.routing_trace import RoutingTrace
+
+DENSE_DECODE_TOKENS = 64  # decode steps simulated for a model without experts; all cost nearly the same
+
+
+@dataclass(frozen=True)
+class Question:
+    """
+    Will this model run well on this device?
+
+    ram_cap_bytes: None takes all that the device leaves to a program; storage_read_bytes_per_s: None takes the
+    profile's; context: keys in the cache when decode begins, None takes the trace's positions; prefetch_policy: None
+    takes what the model's router allows; compute_factor: multiplies CPU rates and RAM bandwidth (a what-if).
+    """
+
+    model: ModelSpec
+    profile: HardwareProfile
+    trace: RoutingTrace | None = None
+    ram_cap_bytes: int | None = None
+    storage_read_bytes_per_s: float | None = None
+    cache_policy: str = "lru"
+    prefetch_policy: str | None = None
+    layout: str = "bundle"
+    context: int | None = None
+    start: Start = "warm"
+    lm_head_predictor: bool = False
+    compute_factor: float = 1.0
+
+    @property
+    def prefetch(self) -> str:
+        """The prefetch policy asked for, or the model's own."""
+        return self.prefetch_policy or default_prefetch(self.model)
+
+    @property
+    def cap_bytes(self) -> int:
+        """The RAM cap asked for, or what the device leaves."""
+        return available_ram_bytes(self.profile) if self.ram_cap_bytes is None else self.ram_cap_bytes
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A question with its memory plan and, where the model can run, its scenario at the profile's central rates."""
+
+    question: Question
+    plan: MemoryPlan
+    layout: ExpertLayout
+    steps: tuple[Step, ...]
+    scenario: Scenario | None
+
+
+def available_ram_bytes(profile: HardwareProfile) -> int:
+    """RAM that the operating system and an app limit leave to one program."""
+    left = profile.ram.size_bytes - profile.ram.os_reserved_bytes
+    limit = profile.ram.app_memory_limit_bytes
+    return int(left if limit is None else min(left, limit))
+
+
+def question_steps(question: Question) -> tuple[Step, ...]:
+    """The steps that the question replays. Raises InputError where trace and model do not fit."""
+    if question.model.experts is None:
+        if question.trace is not None:
+            check_trace_fits(question.model, question.trace)
+        return dense_steps(DENSE_DECODE_TOKENS, question.context or 0)
+    if question.trace is None:
+        raise InputError("--trace", f"must be given for the MoE model {question.model.name}", "nothing")
+    check_trace_fits(question.model, question.trace)
+    return steps_of(question.trace, context=question.context)
+
+
+def prepare(question: Question, steps: tuple[Step, ...] | None = None) -> Prepared:
+    """The memory plan and the scenario. Steps of an equal trace and context may be passed on."""
+    check_prefetch(question.model, question.prefetch)
+    _check_context(question)
+    steps = question_steps(question) if steps is None else steps
+    layout = expert_layout(question.model, question.layout)
+    plan = plan_memory(
+        question.model,
+        layout,
+        ram_cap_bytes=question.cap_bytes,
+        free_storage_bytes=int(question.profile.storage.free_bytes),
+        context=max(step.context for step in steps),
+        chunk_tokens=min(PREFILL_CHUNK_TOKENS, max(step.n_tokens for step in steps)),
+        lm_head_predictor=question.lm_head_predictor,
+    )
+    if plan.verdict == "cannot_run":
+        return Prepared(question, plan, layout, steps, None)
+    n_tokens = steps[-1].tokens[-1] + 1
+    scenario = Scenario(
+        model=question.model,
+        rates=question_rates(question),
+        steps=steps,
+        n_slots=plan.n_slots,
+        cache_policy=question.cache_policy,
+        prefetch_policy=question.prefetch,
+        layout=layout,
+        preloaded=plan.verdict == "resident" and question.start == "warm",
+        lm_head_predictor=question.lm_head_predictor,
+        n_warm_up_tokens=int(WARM_UP_FRAC * n_tokens) if question.start == "warm" else 0,
+    )
+    return Prepared(question, plan, layout, steps, scenario)
+
+
+def question_rates(question: Question, rng: np.random.Generator | None = None) -> DeviceRates:
+    """The device's central rates, or one Monte Carlo draw, with the question's what-ifs applied."""
+    drawn = rates(question.profile) if rng is None else sample_rates(question.profile, rng)
+    if question.storage_read_bytes_per_s is not None:
+        storage = drawn.storage.at_read_rate(question.storage_read_bytes_per_s, drawn.sequential_read_bytes_per_s)
+        drawn = replace(drawn, storage=storage, sequential_read_bytes_per_s=question.storage_read_bytes_per_s)
+    if question.compute_factor != 1.0:
+        drawn = replace(
+            drawn,
+            gemv_flop_per_s=drawn.gemv_flop_per_s * question.compute_factor,
+            gemm_flop_per_s=drawn.gemm_flop_per_s * question.compute_factor,
+            ram_bytes_per_s=drawn.ram_bytes_per_s * question.compute_factor,
+            op_overhead_s=drawn.op_overhead_s / question.compute_factor,
+        )
+    return drawn
+
+
+def _check_context(question: Question) -> None:
+    if question.context is not None and not 0 <= question.context < question.model.context_length:
+        raise InputError(
+            "--context", f"must be 0 to {question.model.context_length - 1} for {question.model.name}", question.context
+        )
+    if question.ram_cap_bytes is not None and question.ram_cap_bytes <= 0:
+        raise InputError("--ram-cap", "must be above zero", question.ram_cap_bytes)
+    if question.lm_head_predictor and question.model.lm_head_predictor is None:
+        raise InputError("--lm-head-predictor", "must be left out", f"{question.model.name}, which has none")

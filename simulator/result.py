@@ -1,0 +1,160 @@
+"""
+What a simulation answers: Result, SweepRow and PlanResult, and their JSON form.
+
+Times are in seconds, sizes in bytes, rates per second; a fraction ends in _frac.  Reports read these and run nothing.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+Verdict = Literal["resident", "streams", "cannot_run"]
+Reason = Literal["ram_floor", "storage_capacity"]
+Decision = Literal["yes", "likely", "no", "cannot_run"]
+Bound = Literal["compute", "ram_bandwidth", "storage_bandwidth", "storage_latency"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with the ends of its 80 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class CacheResult:
+    """Expert cache over the decode tokens: an expert of a row counts as one hit or one miss."""
+
+    policy: str
+    capacity_bytes: int
+    slots: int
+    hits: int
+    misses: int
+    hit_rate: float
+    bytes_read: int
+    bytes_wasted: int
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """
+    One MoE layer, means over the decode tokens.
+
+    hidden_frac: share of the tokens with at least one miss for which t_attention >= t_prefetch, None where no
+    token missed; no_miss_frac: share of the tokens without a miss.
+    """
+
+    layer: int
+    t_attention_s: float
+    t_prefetch_s: float
+    bubble_s: float
+    hidden_frac: float | None
+    no_miss_frac: float
+
+
+@dataclass(frozen=True)
+class MemoryResult:
+    """Storage and resident bytes, always side by side; resident is the sum of the five parts after it."""
+
+    storage_bytes: int
+    resident_bytes: int
+    dense_bytes: int
+    kv_bytes: int
+    cache_bytes: int
+    buffer_bytes: int
+    activation_bytes: int
+    ram_cap_bytes: int
+    all_experts_bytes: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """
+    The answer for one scenario.
+
+    seconds_per_token: mean decode seconds by op (embedding, router, attention, wait, dense_ffn, expert_ffn, lm_head);
+    first_decode_tokens_per_s: decode speed of the first 16 tokens of the requests (cold cache where the start is cold);
+    warnings: what a reader must not miss, one sentence each; small_print: the conditions, name to text.
+    """
+
+    verdict: Verdict
+    small_print: dict[str, str]
+    memory: MemoryResult
+    reason: Reason | None = None
+    arithmetic: str = ""
+    tokens_per_s: Interval | None = None
+    ttft_s: Interval | None = None
+    first_decode_tokens_per_s: float | None = None
+    bound_by: Bound | None = None
+    cache: CacheResult | None = None
+    layers: tuple[LayerResult, ...] = ()
+    seconds_per_token: dict[str, float] = field(default_factory=dict)
+    energy_j_per_token: float | None = None
+    warnings: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON values with the field names of the contract."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One scenario of a sweep: its inputs beside its outputs. tokens_per_s is 0 where it cannot run."""
+
+    ram_cap_bytes: int
+    storage_read_bytes_per_s: float
+    cache_policy: str
+    prefetch_policy: str
+    verdict: Verdict
+    tokens_per_s: float
+    tokens_per_s_low: float
+    tokens_per_s_high: float
+    hit_rate: float
+    hidden_frac: float
+    wait_s_per_token: float
+    bytes_read_per_token: float
+    bound_by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """
+    One single change that is asked for the target.
+
+    what: the thing that changes; before, after: with units; ratio: after / before (>= 1, the size of the wish);
+    reaches: whether the target is reached with it; result: the speed with it, None where it cannot run.
+    """
+
+    what: str
+    before: str
+    after: str
+    ratio: float
+    reaches: bool
+    tokens_per_s: Interval | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """
+    The answer to "does it reach the target, and what would have to change?".
+
+    decision: yes (the low end of the interval reaches the target), likely (the value does), no, cannot_run;
+    changes: the single changes that reach the target, cheapest first, then those that do not.
+    """
+
+    target_tokens_per_s: float
+    decision: Decision
+    result: Result
+    changes: tuple[Change, ...]
+    grid: tuple[SweepRow, ...]
+    schema_version: int = SCHEMA_VERSION
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)

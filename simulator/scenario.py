@@ -1,0 +1,120 @@
+"""
+Scenario: everything that one simulation depends on, and nothing else.
+
+The trace is cut into steps once: a step is one prefill chunk or one decode token, with the experts that each MoE
+layer needs (the union over the tokens of a chunk).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from hardware_profiles.rates import DeviceRates
+
+from moeplan.errors import InputError
+from simulator.expert_layout import ExpertLayout
+from simulator.model_spec import ModelSpec
+from traces.routing_trace import DECODE, PREFILL, RoutingTrace
+
+PREFILL_CHUNK_TOKENS = 512  # the micro-batch that llama.cpp takes by default (n_ubatch)
+WARM_UP_FRAC = 0.25  # share of the trace that is run but not counted when the start is warm
+
+Start = Literal["cold", "warm"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """
+    One pass through the model.
+
+    tokens: their indices in the trace; context: keys that the (last) token attends to, itself included;
+    rows: the distinct experts of each MoE layer, in slot order for one token and ascending for a chunk.
+    """
+
+    tokens: range
+    is_decode: bool
+    context: int
+    rows: tuple[Sequence[int], ...]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in the step."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """
+    A model on a device, with a trace to replay.
+
+    n_slots: experts that the cache holds; preloaded: all experts are read before the first token (verdict resident);
+    context: keys in the KV cache when decode begins, None for the trace's own positions;
+    n_warm_up_tokens: tokens at the head of the trace that are run but not counted.
+    """
+
+    model: ModelSpec
+    rates: DeviceRates
+    steps: tuple[Step, ...]
+    n_slots: int
+    cache_policy: str = "lru"
+    prefetch_policy: str = "pre-attention"
+    layout: ExpertLayout = field(default_factory=lambda: ExpertLayout("bundle", 1, 0))
+    preloaded: bool = False
+    lm_head_predictor: bool = False
+    n_warm_up_tokens: int = 0
+
+    @cached_property
+    def is_counted(self) -> np.ndarray:
+        """(n_steps,) bool: decode steps after the warm-up."""
+        return np.array([s.is_decode and s.tokens.start >= self.n_warm_up_tokens for s in self.steps], dtype=bool)
+
+
+def steps_of(trace: RoutingTrace, *, context: int | None, chunk_tokens: int = PREFILL_CHUNK_TOKENS) -> tuple[Step, ...]:
+    """The trace as steps: per request its prefill in chunks, then one step a decode token."""
+    steps: list[Step] = []
+    starts = np.flatnonzero(np.r_[True, np.diff(trace.request_id) != 0])
+    bounds = [*starts.tolist(), trace.n_tokens]
+    for start, stop in pairwise(bounds):
+        n_prefill = int((trace.phase[start:stop] == PREFILL).sum())
+        for chunk in range(start, start + n_prefill, chunk_tokens):
+            tokens = range(chunk, min(chunk + chunk_tokens, start + n_prefill))
+            steps.append(Step(tokens, False, int(trace.position[tokens[-1]]) + 1, _union_rows(trace, tokens)))
+        for index in range(start + n_prefill, stop):
+            keys = trace.position[index] + 1 if context is None else context + index - start - n_prefill + 1
+            rows = tuple(trace.expert_ids[index].tolist())
+            steps.append(Step(range(index, index + 1), True, int(keys), rows))
+    return tuple(steps)
+
+
+def dense_steps(n_tokens: int, context: int) -> tuple[Step, ...]:
+    """Decode steps of a model without experts, which needs no trace."""
+    return tuple(Step(range(i, i + 1), True, context + i + 1, ()) for i in range(n_tokens))
+
+
+def _union_rows(trace: RoutingTrace, tokens: range) -> tuple[Sequence[int], ...]:
+    ids = trace.expert_ids[tokens.start : tokens.stop]
+    return tuple(np.unique(ids[:, layer]).tolist() for layer in range(trace.n_moe_layers))
+
+
+def check_trace_fits(model: ModelSpec, trace: RoutingTrace) -> None:
+    """Raises InputError when the trace's shape is not the model's."""
+    if model.experts is None:
+        raise InputError("--trace", f"must be left out for the dense model {model.name}", trace.header.model)
+    wanted = (model.n_moe_layers, model.experts.n_experts, model.experts.top_k)
+    found = (trace.n_moe_layers, trace.header.n_experts, trace.top_k)
+    if wanted != found:
+        raise InputError(
+            "--trace",
+            f"must have the routing shape of {model.name}: {_shape(wanted)}",
+            f"{_shape(found)} from {trace.header.model}",
+            "take a trace of this model, or say --adapt-trace to get a labelled stand-in",
+        )
+    if not (trace.phase == DECODE).any():
+        raise InputError("--trace", "must have decode tokens", "prefill only")
+
+
+def _shape(shape: tuple[int, int, int]) -> str:
+    return f"{shape[0]} MoE layers x {shape[1]} experts, top-{shape[2]}"

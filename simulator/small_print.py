@@ -1,0 +1,108 @@
+"""The conditions behind a number, in words, and the warnings that a reader must not miss."""
+
+from moeplan.quantity import format_bytes, format_rate
+from simulator.memory import lap_slots
+from simulator.prefetch import PREFETCH_POLICIES
+from simulator.question import Prepared, available_ram_bytes
+from simulator.scenario import WARM_UP_FRAC
+
+NEAR_CLIFF_FACTOR = 1.25  # slots within this factor above a cliff are called near it
+
+
+def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> dict[str, str]:
+    """Name to text, in the order in which a person would ask."""
+    question, model, profile = prepared.question, prepared.question.model, prepared.question.profile
+    decode = [step for step in prepared.steps if step.is_decode]
+    n_prompt = sum(step.n_tokens for step in prepared.steps if not step.is_decode)
+    types = model.tensor_types
+    rate = question.storage_read_bytes_per_s
+    asked = "asked for" if question.ram_cap_bytes else "all that is left"
+    text = {
+        "model": f"{model.title}; experts {types.experts}, attention {types.attention}, KV cache {model.kv_type}",
+        "device": profile.title,
+        "threads": f"{profile.cpu.threads} of {profile.cpu.cores} cores",
+        "ram_cap": f"{format_bytes(question.cap_bytes)} ({asked})",
+        "storage": f"{profile.storage.kind}"
+        + (f", sequential read set to {format_rate(rate)}, latencies unchanged" if rate else ""),
+        "context": f"{decode[0].context} to {max(s.context for s in decode)} tokens"
+        + (" (asked for)" if question.context is not None else " (the trace's own positions)"),
+        "tokens": f"{len(decode)} decode tokens, {n_prompt} prompt tokens, one stream",
+        "start": _start(prepared),
+        "lm_head": "predictor on: lossy" if question.lm_head_predictor else "full",
+    }
+    if model.experts is not None and question.trace is not None:
+        header = question.trace.header
+        text |= {
+            "expert_layout": f"{prepared.layout.name}: {prepared.layout.n_requests} read(s) of "
+            f"{format_bytes(prepared.layout.request_bytes)} per expert",
+            "cache": f"{question.cache_policy}, {prepared.plan.n_slots} experts",
+            "prefetch": f"{question.prefetch}: {PREFETCH_POLICIES[question.prefetch]}",
+            "gate_sparsity": f"{model.experts.gate_sparsity.value:.2f} of the gate neurons are zero",
+            "routing": f"recorded from {header.model}"
+            + ("" if header.model == model.name else f", a stand-in for {model.name}"),
+            "trace_source": f"{header.source} ({header.licence}); recorded by {header.engine}",
+        }
+    if n_samples:
+        text["interval"] = (
+            f"80 %: {n_samples} draws of the profile's stated uncertainties, seed {seed}; routing is fixed"
+        )
+        text["engine"] = engine
+    return text
+
+
+def _start(prepared: Prepared) -> str:
+    if prepared.question.start == "cold":
+        return "cold: the cache is empty at the first token, everything counts"
+    if prepared.plan.verdict == "resident":
+        return "warm: all experts are loaded before the first token"
+    return f"warm: the first {WARM_UP_FRAC:.0%} of the trace fill the cache and are not counted"
+
+
+def warnings_of(prepared: Prepared) -> list[str]:
+    """One sentence each."""
+    question, plan = prepared.question, prepared.plan
+    found: list[str] = []
+    available = available_ram_bytes(question.profile)
+    if question.cap_bytes > available:
+        found.append(
+            f"The RAM cap of {format_bytes(question.cap_bytes)} is more than the {format_bytes(available)} that "
+            f"{question.profile.title} leaves to a program."
+        )
+    if plan.verdict == "streams":
+        found += _cliffs(prepared)
+    trace = question.trace
+    if trace is not None and question.model.experts is not None and trace.header.model != question.model.name:
+        found.append(
+            f"The routing was recorded from {trace.header.model}, a stand-in: hit rates are its own, "
+            f"{question.model.name} may route with more or less locality."
+        )
+    if trace is not None and "adapted" in trace.header.conditions:
+        found.append(f"The trace was adapted: {trace.header.conditions['adapted']}.")
+    return found
+
+
+def _cliffs(prepared: Prepared) -> list[str]:
+    """Global LRU has its cliff at one lap of the model, per-layer LRU at top_k slots a layer."""
+    experts, n_slots = prepared.question.model.experts, prepared.plan.n_slots
+    if experts is None:
+        return []
+    lap = lap_slots(prepared.question.model)
+    no_hits = lap - experts.top_k
+    if prepared.question.cache_policy == "lru":
+        if n_slots <= no_hits:
+            return [
+                f"Below the cliff: the cache holds {n_slots} experts, one lap of the model takes {lap}; a global LRU "
+                f"of at most {no_hits} gets no hits at all."
+            ]
+        if n_slots < NEAR_CLIFF_FACTOR * lap:
+            return [
+                f"Near the cliff: the cache holds {n_slots} experts, one lap of the model takes {lap}; at {no_hits} "
+                f"and below a global LRU gets no hits at all."
+            ]
+    elif n_slots < NEAR_CLIFF_FACTOR * lap:
+        place = "Below" if n_slots < lap else "Near"
+        return [
+            f"{place} the cliff: the cache holds {n_slots / prepared.question.model.n_moe_layers:.1f} experts a layer, "
+            f"a row takes {experts.top_k}; below that a per-layer LRU evicts its own row."
+        ]
+    return []

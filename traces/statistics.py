@@ -1,0 +1,111 @@
+"""
+What a trace says about locality: overlap of adjacent tokens, hit-rate curve, load, divergence between domains.
+
+The hit-rate curve replays LRU in one pass per scope from stack distances: a row is one access, hits count against the
+state before the row, the cache is cold at the start of each request (unless carried over).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.routing_trace import RoutingTrace
+
+
+@dataclass(frozen=True)
+class HitRate:
+    """LRU hit rate at a capacity; scope "per-layer" counts experts a layer, "global" experts in all."""
+
+    policy: str
+    scope: str
+    capacity_experts: int
+    hit_rate: float
+
+
+def adjacent_overlap(trace: RoutingTrace) -> float:
+    """Mean share of a row's experts that the previous token of the same request used in the same layer."""
+    same = trace.request_id[1:] == trace.request_id[:-1]
+    before, after = trace.expert_ids[:-1][same], trace.expert_ids[1:][same]
+    if not len(after):
+        return 0.0
+    shared = (after[..., :, None] == before[..., None, :]).any(axis=-1)
+    return float(shared.mean())
+
+
+def stack_distances(trace: RoutingTrace, scope: str, *, carry_over: bool = False) -> np.ndarray:
+    """
+    LRU stack distance of every access in token order: int64 (n_tokens, n_moe_layers, top_k).
+
+    The number of distinct experts used more recently, before the row: it hits in a cache of more slots than this.
+    First uses have the largest int64. scope is "per-layer" or "global".
+    """
+    n_tokens, n_layers, top_k = trace.expert_ids.shape
+    n_experts = trace.header.n_experts
+    never = np.iinfo(np.int64).max
+    result = np.full(trace.expert_ids.shape, never)
+    n_lists = n_layers if scope == "per-layer" else 1
+    last_use = np.full((n_lists, n_experts * (1 if scope == "per-layer" else n_layers)), -1, dtype=np.int64)
+    clock = 0
+    for token in range(n_tokens):
+        if token and not carry_over and trace.request_id[token] != trace.request_id[token - 1]:
+            last_use[:] = -1
+        for layer in range(n_layers):
+            uses = last_use[layer] if scope == "per-layer" else last_use[0]
+            keys = trace.expert_ids[token, layer].astype(np.int64)
+            if scope != "per-layer":
+                keys = keys + layer * n_experts
+            since = uses[keys]
+            seen = since >= 0
+            distances = (uses[None, :] > since[:, None]).sum(axis=1)
+            result[token, layer, seen] = distances[seen]
+            uses[keys] = clock + np.arange(top_k)
+            clock += top_k
+    return result
+
+
+def hit_rate_curve(trace: RoutingTrace, *, carry_over: bool = False) -> list[HitRate]:
+    """LRU hit rates per layer at 1/8 to all of the experts, and global at the same shares of all experts."""
+    curve = []
+    for scope, n_all in (
+        ("per-layer", trace.header.n_experts),
+        ("global", trace.header.n_experts * trace.n_moe_layers),
+    ):
+        distances = stack_distances(trace, scope, carry_over=carry_over)
+        for eighths in range(1, 9):
+            capacity = n_all * eighths // 8
+            if capacity:
+                curve.append(HitRate("lru", scope, capacity, float((distances < capacity).mean())))
+    return curve
+
+
+def expert_load(trace: RoutingTrace) -> np.ndarray:
+    """Share of the assignments that each expert takes: float64 (n_moe_layers, n_experts), rows sum to 1."""
+    counts = [
+        np.bincount(ids.reshape(-1), minlength=trace.header.n_experts) for ids in np.moveaxis(trace.expert_ids, 1, 0)
+    ]
+    return np.array(counts) / (trace.n_tokens * trace.top_k)
+
+
+def load_entropy_frac(trace: RoutingTrace) -> float:
+    """Entropy of the experts' load over that of a uniform load, mean over layers; 1 is uniform."""
+    load = expert_load(trace)
+    logs = np.log(load, out=np.zeros_like(load), where=load > 0)
+    return float((-(load * logs).sum(axis=1) / np.log(trace.header.n_experts)).mean())
+
+
+def routing_divergence(first: np.ndarray, second: np.ndarray) -> float:
+    """Jensen-Shannon divergence in bit (0 to 1) between two loads (n_moe_layers, n_experts), mean over layers."""
+    middle = (first + second) / 2
+
+    def relative(load: np.ndarray) -> np.ndarray:
+        share = np.divide(load, middle, out=np.ones_like(load), where=load > 0)
+        ratio = np.log2(share)
+        return (load * ratio).sum(axis=1)
+
+    return float(((relative(first) + relative(second)) / 2).mean())
+
+
+def looks_uniform(trace: RoutingTrace) -> bool:
+    """Whether adjacent tokens share no more experts than independent uniform choices would (top_k / n_experts)."""
+    chance = trace.top_k / trace.header.n_experts
+    return adjacent_overlap(trace) < 1.1 * chance

@@ -1,0 +1,94 @@
+"""
+Synthetic and adapted traces, for shapes of which no recording is at hand. Both say so in their header.
+
+synthesize: Zipf-popular experts with a chance to repeat the previous token's ones. Independent uniform routing
+(zipf 0, repeat 0) gives hit rate = capacity / n_experts, which no real model shows.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from moeplan.errors import InputError
+from traces.routing_trace import DECODE, PREFILL, RoutingTrace, TraceHeader
+
+
+def synthesize(
+    *, n_tokens: int, n_prefill: int, n_moe_layers: int, n_experts: int, top_k: int, zipf: float, repeat_frac: float,
+    seed: int, model: str = "synthetic",
+) -> RoutingTrace:  # fmt: skip
+    """
+    One request whose experts follow a Zipf law per layer (weights rank^-zipf) and repeat.
+
+    Each slot keeps the previous token's expert with probability repeat_frac and is drawn afresh otherwise.
+    """
+    if not 0 < top_k <= n_experts or n_tokens < 1 or not 0 <= n_prefill <= n_tokens:
+        raise InputError("synthesize", "must have 0 < top_k <= n_experts and n_prefill <= n_tokens", (top_k, n_experts))
+    if not 0 <= repeat_frac <= 1 or zipf < 0:
+        raise InputError("synthesize", "must have 0 <= repeat <= 1 and zipf >= 0", (repeat_frac, zipf))
+    rng = np.random.default_rng(seed)
+    log_weights = -zipf * np.log(np.arange(1, n_experts + 1))
+    popularity = np.stack([rng.permutation(log_weights) for _ in range(n_moe_layers)])
+    ids = np.empty((n_tokens, n_moe_layers, top_k), dtype=np.int16)
+    for token in range(n_tokens):
+        keys = popularity + rng.gumbel(size=popularity.shape)  # Gumbel top-k: sampling without replacement
+        if token:
+            kept = rng.random((n_moe_layers, top_k)) < repeat_frac
+            layers, slots = np.nonzero(kept)
+            keys[layers, ids[token - 1][layers, slots]] = np.inf
+        ids[token] = np.argsort(-keys, axis=1)[:, :top_k]
+    header = TraceHeader(
+        model=model,
+        model_fingerprint="",
+        n_experts=n_experts,
+        layer_ids=tuple(range(n_moe_layers)),
+        engine="moeplan trace synthesize",
+        source=f"random numbers: zipf {zipf}, repeat {repeat_frac}, seed {seed}",
+        licence="CC0-1.0",
+        conditions={"synthetic": "no model produced this routing"},
+    )
+    return RoutingTrace(
+        header=header,
+        expert_ids=ids,
+        phase=np.where(np.arange(n_tokens) < n_prefill, PREFILL, DECODE).astype(np.uint8),
+        request_id=np.zeros(n_tokens, np.int32),
+        position=np.arange(n_tokens, dtype=np.int32),
+        domain=np.zeros(n_tokens, np.int16),
+    )
+
+
+def adapt(trace: RoutingTrace, *, layer_ids: tuple[int, ...], n_experts: int, top_k: int) -> RoutingTrace:
+    """
+    A labelled stand-in of a larger shape: blocks of experts take their choices from different recorded layers.
+
+    The experts are cut into blocks of the trace's n_experts; block b of layer i follows recorded layer
+    (i + b * n_layers / n_blocks) modulo the trace's layers and gives an equal part of the top-k.
+    Raises InputError where the shape cannot be made so.
+    """
+    recorded, n_blocks = trace.header.n_experts, n_experts // trace.header.n_experts
+    if n_blocks < 1 or n_experts % recorded or top_k > n_blocks * trace.top_k:
+        raise InputError(
+            "--adapt-trace",
+            f"must have a multiple of {recorded} experts and at most {trace.top_k} of each {recorded} active",
+            f"{n_experts} experts, top-{top_k}",
+            "make a trace of this shape with `moeplan trace synthesize`",
+        )
+    shares = [top_k // n_blocks + (block < top_k % n_blocks) for block in range(n_blocks)]
+    ids = np.empty((trace.n_tokens, len(layer_ids), top_k), dtype=np.int16)
+    for index in range(len(layer_ids)):
+        parts = []
+        for block, share in enumerate(shares):
+            source = (index + block * max(1, trace.n_moe_layers // n_blocks)) % trace.n_moe_layers
+            parts.append(trace.expert_ids[:, source, :share] + block * recorded)
+        ids[:, index] = np.concatenate(parts, axis=1)
+    adapted = (
+        f"from {trace.n_moe_layers} MoE layers x {recorded} experts, top-{trace.top_k} to {len(layer_ids)} x "
+        f"{n_experts}, top-{top_k}: blocks of experts follow different recorded layers"
+    )
+    header = replace(
+        trace.header,
+        n_experts=n_experts,
+        layer_ids=layer_ids,
+        conditions={**trace.header.conditions, "adapted": adapted},
+    )
+    return replace(trace, header=header, expert_ids=ids, weights=None, predicted={})
