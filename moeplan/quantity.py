@@ -5,6 +5,7 @@ Quantities with units at the edges; inside the code everything is a plain SI num
 """
 
 import math
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +14,8 @@ from moeplan.errors import InputError
 
 if TYPE_CHECKING:
     import pint
+
+UNIT_PATTERN = re.compile(r"[A-Za-z]{1,12}(/[A-Za-z]{1,12})?")  # pint would also evaluate numbers and powers
 
 Dimension = Literal["byte", "byte/second", "second", "flop/second", "watt", "byte/flop"]
 
@@ -47,26 +50,33 @@ def parse_quantity(text: object, dimension: Dimension, where: str, *, allow_zero
     must = f"must be a quantity like {EXAMPLES.get(dimension, dimension)}"
     if not isinstance(text, str) or not text.strip():
         raise InputError(where, must, repr(text), "write a number and a unit")
-    number, _, unit = text.strip().partition(" ")
-    if not unit:  # "8MiB": split behind the number
-        cut = next((i for i, c in enumerate(text) if c.isalpha() and not _is_exponent(text, i)), len(text))
-        number, unit = text[:cut].strip(), text[cut:].strip()
+    number, unit = _split(text.strip())
     try:
         value = float(number)
     except ValueError:
         raise InputError(where, must, repr(text), "write a number, a space and a unit") from None
     if not math.isfinite(value) or value < 0 or (value == 0 and not allow_zero):
         raise InputError(where, "must be a finite number above zero", repr(text), must.replace("must be", "write"))
+    if not UNIT_PATTERN.fullmatch(unit):
+        raise InputError(where, must, repr(text), _unit_advice(unit))
     try:
-        factor = _registry().Quantity(1.0, unit.strip() or "dimensionless").to(dimension).magnitude
-    except (pint.errors.PintError, AttributeError, ValueError, TypeError, SyntaxError, AssertionError):
+        factor = float(_registry().Quantity(1.0, unit).to(dimension).magnitude)
+    except pint.errors.PintError:
         raise InputError(where, must, repr(text), _unit_advice(unit)) from None
-    return value * float(factor)
+    return float(f"{value * factor:.15g}")  # 10 us are 1e-05 and not 9.999999999999999e-06
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The number and the unit of "8 MiB" or "8MiB"."""
+    cut = next((i for i, c in enumerate(text) if c == " " or (c.isalpha() and not _is_exponent(text, i))), len(text))
+    return text[:cut], text[cut:].strip()
 
 
 def _is_exponent(text: str, index: int) -> bool:
     """Whether the letter at index is the e of a number like 1e9."""
-    return text[index] in "eE" and index > 0 and text[index - 1].isdigit() and text[index + 1 : index + 2].isnumeric()
+    return (
+        text[index] in "eE" and index > 0 and text[index - 1].isdigit() and text[index + 1 :].lstrip("+-")[:1].isdigit()
+    )
 
 
 def _unit_advice(unit: str) -> str:
@@ -74,7 +84,7 @@ def _unit_advice(unit: str) -> str:
     if unit in {"k", "M", "G", "T"}:
         return f"a bare {unit!r} is no unit: write {unit}B (10^n) or {unit}iB (2^n)"
     if "b" in unit and "B" not in unit and "byte" not in unit:
-        return "bits are not accepted: divide by 8 and write B"
+        return "bits are not accepted: write bytes, B, an eighth of it"
     if not unit:
         return "the unit is missing"
     return f"the unit {unit!r} does not fit here"

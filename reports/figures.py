@@ -163,8 +163,6 @@ def memory_figure(memory: MemoryResult) -> str:
 
 def _segment(axes: Axes, y: int, left: float, width: float, look: dict[str, Any], label: str | None) -> None:
     axes.barh(y, width, left=left, height=0.62, label=label, **look)
-    if width > 0:
-        axes.barh(y, width, left=left, height=0.62, fill=False, edgecolor="white", linewidth=1)
 
 
 def _cap_line(axes: Axes, x: float, text: str) -> None:

@@ -54,21 +54,14 @@ def as_grids(rows: Sequence[SweepRow]) -> tuple[Grid, ...]:
     return tuple(Grid(*policies, caps, speeds, matrix) for policies, matrix in cells.items())
 
 
-def current_row(plan: PlanResult, storage_read_bytes_per_s: float | None = None) -> SweepRow | None:
-    """
-    The row of the plan's grid that is the plan's own scenario, None where there is none.
-
-    A Result does not hold the storage's speed.  Without storage_read_bytes_per_s the row is known by its cap and
-    its predicted speed, and there is none when several rows fit equally well.
-    """
-    rows = [row for row in plan.grid if row.ram_cap_bytes == plan.result.memory.ram_cap_bytes]
-    cache = plan.result.cache
-    if cache and any(row.cache_policy == cache.policy for row in rows):
+def current_row(plan: PlanResult) -> SweepRow | None:
+    """The row of the plan's grid that is the plan's own scenario, None where there is none."""
+    result, cache = plan.result, plan.result.cache
+    rows = [row for row in plan.grid if row.ram_cap_bytes == result.memory.ram_cap_bytes]
+    if cache is not None and any(row.cache_policy == cache.policy for row in rows):
         rows = [row for row in rows if row.cache_policy == cache.policy]
-    if storage_read_bytes_per_s is not None:
-        rows = [row for row in rows if _near(row.storage_read_bytes_per_s, storage_read_bytes_per_s)]
-    elif plan.result.tokens_per_s is not None:
-        rows = [row for row in rows if _near(row.tokens_per_s, plan.result.tokens_per_s.value)]
+    if result.storage_read_bytes_per_s is not None:
+        rows = [row for row in rows if _near(row.storage_read_bytes_per_s, result.storage_read_bytes_per_s)]
     return rows[0] if len(rows) == 1 else None
 
 
@@ -78,15 +71,9 @@ def cell_of(grid: Grid, row: SweepRow | None) -> tuple[int, int] | None:
 
 
 def _near(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=1e-6)  # the two engines agree to 1e-9 s, not to the last bit
+    return math.isclose(a, b, rel_tol=1e-9)
 
 
-def bytes_read_per_token(result: Result, now: SweepRow | None) -> float | None:
-    """
-    Mean bytes requested from storage per decode token, None where it is not known.
-
-    A Result holds the bytes of all decode tokens and not their number, so the row of the same scenario has it.
-    """
-    if result.cache is not None and result.cache.bytes_read == 0:
-        return 0.0
-    return now.bytes_read_per_token if now is not None else None
+def bytes_read_per_token(result: Result) -> float | None:
+    """Mean bytes requested from storage per decode token, None without an expert cache."""
+    return None if result.cache is None else result.cache.bytes_read_per_token

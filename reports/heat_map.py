@@ -11,6 +11,12 @@ from reports.grid import Grid
 from reports.wording import number, round_bytes, round_rate
 
 Cell = tuple[int, int]
+TURNED_FROM = 8  # with more columns the labels are turned, and the intervals would not be readable
+
+
+def has_intervals(grid: Grid) -> bool:
+    """Whether the map of this grid is wide enough for an interval in each cell."""
+    return len(grid.speeds_bytes_per_s) <= TURNED_FROM
 
 
 def heat_map(grid: Grid, target_tokens_per_s: float | None, now: Cell | None, top_tokens_per_s: float) -> str:
@@ -22,7 +28,7 @@ def heat_map(grid: Grid, target_tokens_per_s: float | None, now: Cell | None, to
     """
     n_rows, n_columns = len(grid.caps_bytes), len(grid.speeds_bytes_per_s)
     with figure_style():
-        figure, axes = new_axes(1.15 + 0.5 * n_rows)
+        figure, axes = new_axes(0.75 + 0.52 * n_rows + (0.4 if n_columns > TURNED_FROM else 0))
         norm = PowerNorm(0.6, 0, max(top_tokens_per_s, 1e-9))
         good = grid.reaching(target_tokens_per_s) if target_tokens_per_s is not None else frozenset()
         font = min(10.5, 3 + 62 / n_columns)  # so that "12.3 to 45.6" fits into a cell
@@ -32,7 +38,7 @@ def heat_map(grid: Grid, target_tokens_per_s: float | None, now: Cell | None, to
                 continue
             interval = (row.tokens_per_s_low, row.tokens_per_s_high)
             colour = _colours()(norm(row.tokens_per_s))[:3]
-            _filled(axes, cell, colour, row.tokens_per_s, interval if n_columns <= 8 else None, cell in good, font)
+            _filled(axes, cell, colour, row.tokens_per_s, interval if has_intervals(grid) else None, cell in good, font)
         _contour(axes, good)
         _mark(axes, now)
         _finish(axes, grid)
@@ -60,11 +66,17 @@ def _filled(
     y, x = cell
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
     weight = "bold" if is_good else "normal"
-    up = 0.13 if interval else 0
-    axes.text(x, y + up, number(speed), ha="center", va="center", color=INK, weight=weight, fontsize=font)
+    _text(axes, x, y, 0.55 * font if interval else 0, number(speed), weight=weight, fontsize=font)
     if interval:
         text = f"{number(interval[0])} to {number(interval[1])}"
-        axes.text(x, y - 0.24, text, ha="center", va="center", color=INK, fontsize=0.66 * font)
+        _text(axes, x, y, -0.75 * font, text, fontsize=0.66 * font)
+
+
+def _text(axes: Axes, x: float, y: float, up_points: float, text: str, **look: Any) -> None:
+    """Centred text, moved up by points and not by a share of the cell, so that it looks alike in all grids."""
+    axes.annotate(
+        text, (x, y), xytext=(0, up_points), textcoords="offset points", ha="center", va="center", color=INK, **look
+    )
 
 
 def _blocked(axes: Axes, cell: Cell, font: float) -> None:
@@ -102,7 +114,7 @@ def _finish(axes: Axes, grid: Grid) -> None:
     n_rows, n_columns = len(grid.caps_bytes), len(grid.speeds_bytes_per_s)
     axes.set_xlim(-0.5, n_columns - 0.5)
     axes.set_ylim(-0.5, n_rows - 0.5)
-    turn: dict[str, Any] = {"rotation": 45, "ha": "right"} if n_columns > 9 else {}
+    turn: dict[str, Any] = {"rotation": 45, "ha": "right"} if n_columns > TURNED_FROM else {}
     axes.set_xticks(range(n_columns), [round_rate(speed) for speed in grid.speeds_bytes_per_s], **turn)
     axes.set_yticks(range(n_rows), [round_bytes(cap) for cap in grid.caps_bytes])
     axes.set_xlabel("storage, sequential read")

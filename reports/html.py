@@ -14,7 +14,7 @@ from reports import wording
 from reports.figure_style import as_data_uri
 from reports.figures import layer_figure, memory_figure, time_figure
 from reports.grid import Grid, as_grids, bytes_read_per_token, cell_of, current_row
-from reports.heat_map import heat_map
+from reports.heat_map import has_intervals, heat_map
 from simulator.result import PlanResult, Result, SweepRow
 
 
@@ -27,15 +27,13 @@ class Picture:
     caption: str = ""
 
 
-def write_plan_report(plan: PlanResult, path: Path, *, storage_read_bytes_per_s: float | None = None) -> None:
+def write_plan_report(plan: PlanResult, path: Path) -> None:
     """
     Write the page that answers "does it reach the target, and what would have to change?".
 
-    storage_read_bytes_per_s: the storage speed of the plan's own scenario, which marks its cell in the heat map;
-    without it the cell is found by its result (see reports.grid.current_row).  Raises InputError when path cannot
-    be written.
+    Raises InputError when path cannot be written.
     """
-    now = current_row(plan, storage_read_bytes_per_s)
+    now = current_row(plan)
     page = {
         "title": wording.question(plan.result, plan.target_tokens_per_s),
         "headline": wording.plan_headline(plan),
@@ -45,7 +43,7 @@ def write_plan_report(plan: PlanResult, path: Path, *, storage_read_bytes_per_s:
         "reaching": [change for change in plan.changes if change.reaches],
         "not_reaching": [change for change in plan.changes if not change.reaches],
         "maps": _heat_maps(plan.grid, plan.target_tokens_per_s, now),
-        "read_bytes_per_token": bytes_read_per_token(plan.result, now),
+        "read_bytes_per_token": bytes_read_per_token(plan.result),
     }
     _write("plan.html.j2", path, **_result_context(plan.result), **page)
 
@@ -57,7 +55,7 @@ def write_result_report(result: Result, path: Path) -> None:
         "headline": wording.headline(result),
         "tone": result.verdict,
         "reason": "",
-        "read_bytes_per_token": bytes_read_per_token(result, None),
+        "read_bytes_per_token": bytes_read_per_token(result),
     }
     _write("result.html.j2", path, **_result_context(result), **page)
 
@@ -127,7 +125,7 @@ def _heat_maps(
 
 
 def _heat_map_caption(grid: Grid, target_tokens_per_s: float | None, is_marked: bool) -> str:
-    parts = ["Decode tokens/s; small: the 80 % interval."]
+    parts = ["Decode tokens/s; small: the 80 % interval." if has_intervals(grid) else "Decode tokens/s."]
     if target_tokens_per_s is not None and grid.reaching(target_tokens_per_s):
         parts.append(f"Bold, inside the thick line: the value reaches {wording.goal(target_tokens_per_s)} tokens/s.")
     if is_marked:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from moeplan.quantity import format_seconds
 from reports import wording
-from reports.grid import Grid, as_grids, bytes_read_per_token, current_row
+from reports.grid import Grid, as_grids, bytes_read_per_token
 from simulator.result import Change, Interval, MemoryResult, PlanResult, Result, SweepRow
 
 MAX_WIDTH = 100
@@ -25,7 +25,7 @@ def render_plan(plan: PlanResult, console: Console) -> None:
     target = f"target {wording.goal(plan.target_tokens_per_s)}"
     _answer(console, wording.plan_headline(plan), plan.decision, result.tokens_per_s, target)
     _lines(console, wording.plan_reason(plan), wording.bound_sentence(result))
-    _body(console, result, current_row(plan))
+    _body(console, result)
     _changes(console, plan)
     _end(console, result)
 
@@ -35,7 +35,7 @@ def render_result(result: Result, console: Console) -> None:
     _print(console, Text(plain(wording.question(result))))
     _answer(console, wording.headline(result), result.verdict, result.tokens_per_s)
     _lines(console, wording.bound_sentence(result))
-    _body(console, result, None)
+    _body(console, result)
     _end(console, result)
 
 
@@ -45,7 +45,7 @@ def render_sweep(rows: Sequence[SweepRow], console: Console) -> None:
     _lines(console, wording.sweep_reason(rows))
     for grid in as_grids(rows):
         _print(console, Text(f"\n{plain(grid.cache_policy)} cache, {plain(grid.prefetch_policy)} prefetch: tokens/s"))
-        per_block = 8
+        per_block = max(1, (_width(console) - 10) // 11)
         for start in range(0, len(grid.speeds_bytes_per_s), per_block):
             _print(console, _matrix(grid, range(len(grid.speeds_bytes_per_s))[start : start + per_block]))
     _print(console, Text("* all experts resident   x cannot run   blank: not run   80 % intervals: see the report"))
@@ -65,7 +65,7 @@ def _answer(console: Console, headline: str, tone: str, speed: Interval | None, 
     _print(console, line)
 
 
-def _body(console: Console, result: Result, now: SweepRow | None) -> None:
+def _body(console: Console, result: Result) -> None:
     """The arithmetic where it cannot run; else memory, overlap, cache and speed at the start."""
     if result.verdict == "cannot_run":
         _print(console, Text("\nThe arithmetic", style="bold"))
@@ -77,12 +77,12 @@ def _body(console: Console, result: Result, now: SweepRow | None) -> None:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(no_wrap=True)
     facts.add_column()
-    for name, text in _facts(result, now):
+    for name, text in _facts(result):
         facts.add_row(Text(name, style="bold"), Text(plain(text)))
     _print(console, Text(""), facts)
 
 
-def _facts(result: Result, now: SweepRow | None) -> Iterable[tuple[str, str]]:
+def _facts(result: Result) -> Iterable[tuple[str, str]]:
     if result.layers:
         yield "t_attention >= t_prefetch", wording.overlap_line(result)
     if wording.token_s(result) > 0:
@@ -90,7 +90,7 @@ def _facts(result: Result, now: SweepRow | None) -> Iterable[tuple[str, str]]:
     if result.cache is not None:
         cache = result.cache
         counts = f"{cache.hits:,} hits, {cache.misses:,} misses: {100 * cache.hit_rate:.1f} % hit"
-        read = bytes_read_per_token(result, now)
+        read = bytes_read_per_token(result)
         reads = "" if read is None else f"; {wording.size(read)} read per token"
         yield "expert cache", f"{cache.policy}, {cache.slots:,} experts; {counts}{reads}"
     if result.ttft_s is not None:
@@ -118,13 +118,14 @@ def _memory_table(memory: MemoryResult) -> Table:
 def _bars(console: Console, memory: MemoryResult) -> None:
     """Storage and resident as two bars on one scale; each part has its own mark."""
     ascii_only = console.options.ascii_only
-    scale = BAR_WIDTH / max(memory.storage_bytes, memory.resident_bytes, memory.ram_cap_bytes, 1)
+    bar_width = max(10, min(BAR_WIDTH, _width(console) - 24))
+    scale = bar_width / max(memory.storage_bytes, memory.resident_bytes, memory.ram_cap_bytes, 1)
     rows = wording.memory_rows(memory)
     marks = {row.name: BAR_MARKS[row.name][ascii_only] for row in rows if row.storage_bytes or row.resident_bytes}
     cap = round(memory.ram_cap_bytes * scale)
     storage = _bar([(marks[row.name], row.storage_bytes * scale) for row in rows if row.storage_bytes])
     resident = _bar([(marks[row.name], row.resident_bytes * scale) for row in rows if row.resident_bytes])
-    resident = f"{resident[:cap].ljust(cap)}|{' RAM cap' if cap + 8 <= BAR_WIDTH + 12 else ''}"
+    resident = f"{resident[:cap].ljust(cap)}| RAM cap"
     legend = "  ".join(f"{mark} {name}" for name, mark in marks.items())
     _print(console, Text(f"\non storage  {storage}\nresident    {resident}\n            {legend}"))
 
@@ -189,9 +190,14 @@ def _end(console: Console, result: Result) -> None:
         _print(console, Text(""))
     for warning in result.warnings:
         _print(console, Text(f"! {plain(warning)}", style="yellow"))
-    short = "; ".join(f"{key}: {result.small_print[key]}" for key in SHORT_PRINT if key in result.small_print)
-    if short:
-        _print(console, Text(f"\nSmall print: {plain(short)}", style="dim"))
+    _print(console, Text(""))
+    for key in SHORT_PRINT:
+        if key in result.small_print:
+            _print(console, Text(f"{key}: {plain(result.small_print[key])}", style="dim"))
+
+
+def _width(console: Console) -> int:
+    return min(console.width, MAX_WIDTH)
 
 
 def _lines(console: Console, *texts: str) -> None:
@@ -201,4 +207,4 @@ def _lines(console: Console, *texts: str) -> None:
 
 
 def _print(console: Console, *things: Text | Table) -> None:
-    console.print(*things, sep="\n", width=min(console.width, MAX_WIDTH), highlight=False, markup=False, emoji=False)
+    console.print(*things, sep="\n", width=_width(console), highlight=False, markup=False, emoji=False)

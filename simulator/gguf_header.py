@@ -66,9 +66,14 @@ class GgufHeader:
     tensors: tuple[TensorInfo, ...]
 
     def value(self, key: str) -> Any:
-        """The value of a key as int, float, str, bool or list, None where it is absent."""
+        """The value of a key as int, float, str, bool or list, None where it is absent. Raises InputError."""
         field = self.reader.get_field(key)
-        return None if field is None else field.contents()
+        try:
+            return None if field is None else field.contents()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{self.path}: {key}", "must be UTF-8 text", "other bytes", "the file is damaged"
+            ) from error
 
     def text(self, key: str) -> str:
         """The value of a key that must be there and be a text. Raises InputError."""
@@ -129,5 +134,7 @@ def read_split(path: Path, report: list[str]) -> GgufHeader:
     for shard, (reader, infos) in zip(paths, headers, strict=True):
         missing = reader.data_offset + sum(info.n_bytes for info in infos) - shard.stat().st_size
         if missing > 0:
-            report.append(f"weights: {shard.name} lacks {missing} bytes of its tensors; the header is enough for a spec")
+            report.append(
+                f"weights: {shard.name} lacks {missing} bytes of its tensors; the header is enough for a spec"
+            )
     return header

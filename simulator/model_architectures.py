@@ -6,7 +6,7 @@ arXiv:2507.20984.  Importers report every value that they take from here.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from simulator.model_spec import LayerKind
 
@@ -94,3 +94,11 @@ def architecture_of(name: str, report: list[str]) -> Architecture:
         "the top-k, SwiGLU and no biases; check the spec"
     )
     return Architecture(name)
+
+
+def sparsity_of(activation: str, report: list[str]) -> dict[str, Any]:
+    """SwiGLU has none; that of ReGLU is in no model file, and 0 (no row is skipped) is the cautious value."""
+    if activation == "swiglu":
+        return {"value": 0.0, "kind": "theoretical", "source": "SiLU has a single exact zero"}
+    report.append("gate_sparsity: not in the file; 0 assumed, so no row is skipped; set it to what was measured")
+    return {"value": 0.0, "kind": "assumed", "source": "not in the model file: no row is skipped"}

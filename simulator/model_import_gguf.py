@@ -6,18 +6,20 @@ Shapes come from the tensors where both a key and a tensor say them, since the t
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from moeplan.errors import InputError
 from simulator.gguf_header import GgufHeader, read_split
-from simulator.model_architectures import SMALLTHINKER_WINDOW, Architecture, architecture_of
+from simulator.model_architectures import SMALLTHINKER_WINDOW, Architecture, architecture_of, sparsity_of
 from simulator.model_import import ImportedModel
 from simulator.model_spec import ModelSpec
 from simulator.model_tensors import (
     GGUF_RULES,
     Groups,
     TensorInfo,
+    check_layers,
     compare_bytes,
     moe_layout,
     shortest_period,
@@ -44,7 +46,7 @@ class _Importer:
         self.arch_name = header.text("general.architecture")
         self.arch: Architecture = architecture_of(self.arch_name, report)
         n_extra = self.count("nextn_predict_layers", 0)
-        self.n_layers = self.count("block_count") - n_extra
+        self.n_layers = check_layers(self.count("block_count") - n_extra, f"{path}: {self.arch_name}.block_count")
         self.layers: dict[int, dict[str, TensorInfo]] = defaultdict(dict)
         self.top: dict[str, TensorInfo] = {}
         for tensor in header.tensors:
@@ -67,7 +69,9 @@ class _Importer:
             return value
         if default is None:
             where = f"{self.path}: {self.arch_name}.{name}"
-            raise InputError(where, "must be in the file, nothing else says it", "no such key", "convert the model again")
+            raise InputError(
+                where, "must be in the file, nothing else says it", "no such key", "convert the model again"
+            )
         return default
 
     def count(self, name: str, default: int | None = None) -> int:
@@ -105,7 +109,7 @@ class _Importer:
         name = str(self.header.value("general.name") or self.path.stem)
         body: dict[str, Any] = {
             "schema_version": 1,
-            "name": re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-"),
+            "name": re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-") or "model",
             "title": name,
             "source": f"{self.path.name} (GGUF header, architecture {self.arch_name})",
             "hidden_size": embedding.shape[1],
@@ -128,7 +132,9 @@ class _Importer:
     def check_embedding(self, embedding: TensorInfo) -> None:
         for name, found in (("embedding_length", embedding.shape[1]), ("vocab_size", embedding.shape[0])):
             if self.has(name) and self.count(name) != found:
-                self.report.append(f"{name}: the key says {self.count(name)}, token_embd.weight {found}: the tensor counts")
+                self.report.append(
+                    f"{name}: the key says {self.count(name)}, token_embd.weight {found}: the tensor counts"
+                )
 
     def note_predictor(self) -> None:
         predictor = self.top.get("lm_head_profiler.weight")
@@ -140,13 +146,17 @@ class _Importer:
 
     def attention(self) -> dict[str, Any]:
         n_heads = self.count("attention.head_count")
+        if n_heads == 0:
+            raise InputError(f"{self.path}: {self.arch_name}.attention.head_count", "must be above 0", 0)
         n_kv_heads = self.count("attention.head_count_kv", n_heads)
         if not self.has("attention.head_count_kv"):
             self.report.append(f"attention.head_count_kv: not in the file; {n_heads} taken, as many as heads")
         mla = self.latent()
         kinds, window = self.layer_kinds()
         norm = self.shape("attn_q_norm.weight")
-        head_dim = self.head_dim(n_heads, n_kv_heads) if mla is None else mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"]
+        head_dim = (
+            self.head_dim(n_heads, n_kv_heads) if mla is None else mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"]
+        )
         return {
             "n_heads": n_heads,
             "n_kv_heads": n_heads if mla else n_kv_heads,
@@ -178,8 +188,10 @@ class _Importer:
         key_name, value_name = "attention.key_length_mla", "attention.value_length_mla"
         if not self.has(key_name):  # older conversions; they also store full keys and values
             key_name, value_name = "attention.key_length", "attention.value_length"
-            self.report.append("attention.key_length_mla: not in the file (an older conversion): an engine may keep full "
-                               "keys and values; the spec counts the latent cache")  # fmt: skip
+            self.report.append(
+                "attention.key_length_mla: not in the file (an older conversion): an engine may keep full keys and "
+                "values; the spec counts the latent cache"
+            )
         rope = self.count("rope.dimension_count")
         return {
             "q_lora_rank": self.count("attention.q_lora_rank", 0) or None,
@@ -203,16 +215,18 @@ class _Importer:
         if isinstance(pattern, int) and pattern > 0:
             return self._kinds_or_full(["sliding_rope"] * (pattern - 1) + ["full_rope"], window)
         if self.arch.windowed_kinds is not None:
-            kinds = list(self.arch.windowed_kinds)
-            self.report.append(f"layer_kinds: not in the file; {kinds} is the pattern of {self.arch_name}")
+            kinds = self.arch.windowed_kinds
+            self.report.append(f"layer_kinds: not in the file; {', '.join(kinds)} is the pattern of {self.arch_name}")
             return self._kinds_or_full(kinds, window)
-        self.report.append(f"layer_kinds: the file has a window of {window} and does not say which layers slide; full "
-                           "attention is assumed everywhere, so KV bytes are an upper bound")  # fmt: skip
+        self.report.append(
+            f"layer_kinds: the file has a window of {window} and does not say which layers slide; full attention is "
+            "assumed everywhere, so KV bytes are an upper bound"
+        )
         return ["full_rope"], None
 
-    def _kinds_or_full(self, kinds: list[str], window: int) -> tuple[list[str], int | None]:
-        kinds = shortest_period(kinds)
-        return kinds, window if "sliding_rope" in kinds else None
+    def _kinds_or_full(self, kinds: Sequence[str], window: int) -> tuple[list[str], int | None]:
+        period = shortest_period(kinds)
+        return period, window if "sliding_rope" in period else None
 
     def experts(self) -> dict[str, Any] | None:
         moe_ids = [i for i, layer in self.layers.items() if any(_is_expert(name) for name in layer)]
@@ -227,7 +241,9 @@ class _Importer:
         if shared and not self.has("expert_shared_count"):
             self.report.append("expert_shared_count: not in the file; 1 taken, the total width is in the tensors")
         self.report.append(f"activation: GGUF does not hold it; {self.arch.activation} taken from {self.arch_name}")
-        self.report.append(f"router.placement: GGUF does not hold it; {self.arch.placement} taken from {self.arch_name}")
+        self.report.append(
+            f"router.placement: GGUF does not hold it; {self.arch.placement} taken from {self.arch_name}"
+        )
         return {
             "n_experts": n_experts,
             "top_k": self.count("expert_used_count"),
@@ -240,7 +256,7 @@ class _Importer:
             "router_bias": self.any_layer_has("ffn_gate_inp.bias") or self.any_layer_has("exp_probs_b.bias"),
             "router": {"placement": self.arch.placement, "scoring": self.scoring(), "normalised": self.normalised()},
             "activation": self.arch.activation,
-            "gate_sparsity": sparsity_of(self.arch, self.report),
+            "gate_sparsity": sparsity_of(self.arch.activation, self.report),
         }
 
     def expert_shape(self, layer: dict[str, TensorInfo]) -> tuple[int, int]:
@@ -248,7 +264,10 @@ class _Importer:
         if "ffn_up_exps.weight" in layer:
             n_experts, ffn_size = layer["ffn_up_exps.weight"].shape[:2]
         elif "ffn_gate_up_exps.weight" in layer:
-            n_experts, ffn_size = layer["ffn_gate_up_exps.weight"].shape[0], layer["ffn_gate_up_exps.weight"].shape[1] // 2
+            n_experts, ffn_size = (
+                layer["ffn_gate_up_exps.weight"].shape[0],
+                layer["ffn_gate_up_exps.weight"].shape[1] // 2,
+            )
         else:  # one tensor per expert, as old conversions have it
             old = [name for name in layer if (match := OLD_EXPERT.match(name)) and match[1] == "up"]
             if not old:
@@ -278,11 +297,3 @@ class _Importer:
 
 def _is_expert(name: str) -> bool:
     return name == "ffn_down_exps.weight" or OLD_EXPERT.match(name) is not None
-
-
-def sparsity_of(arch: Architecture, report: list[str]) -> dict[str, Any]:
-    """SwiGLU has none; that of ReGLU is in no model file, and 0 (no row is skipped) is the cautious value."""
-    if arch.activation == "swiglu":
-        return {"value": 0.0, "kind": "theoretical", "source": "SiLU has a single exact zero"}
-    report.append("gate_sparsity: not in the file; 0 assumed, so no row is skipped; set it to what was measured")
-    return {"value": 0.0, "kind": "assumed", "source": "not in the model file: no row is skipped"}

@@ -6,17 +6,33 @@ Everything that follows from the shapes (parameters, bytes) is in model_size.py.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from moeplan.errors import InputError
 from simulator.tensor_types import check_type
 
 LayerKind = Literal["full_rope", "full_nope", "sliding_rope"]
 Provenance = Literal["measured", "datasheet", "theoretical", "assumed"]
-Count = Annotated[int, Field(ge=1)]
-Optional0 = Annotated[int, Field(ge=0)]
+MAX_LAYERS = 10_000  # far above any model; a typing error must not make endless loops
+MAX_COUNT = 2**40
+
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+CountOrZero = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Frac = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-TensorType = Annotated[str, AfterValidator(lambda name: check_type(name, "tensor type"))]
+
+
+class SpecError(InputError, ValueError):
+    """An InputError that pydantic catches as a ValueError, so that strict_yaml adds file and line."""
+
+
+def _known_type(name: str) -> str:
+    try:
+        return check_type(name, "tensor type")
+    except InputError as error:
+        raise SpecError(error.where, error.must, error.got, error.advice) from error
+
+
+TensorType = Annotated[str, AfterValidator(_known_type)]
 
 # The groups that a quantiser changes; routers and norms are small and sensitive and stay as they are.
 QUANTISED_GROUPS = ("embedding", "attention", "experts", "shared_experts", "dense_ffn", "lm_head")
@@ -60,9 +76,9 @@ class Attention(Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.n_heads % self.n_kv_heads:
-            raise InputError("n_heads", f"must be a multiple of n_kv_heads {self.n_kv_heads}", self.n_heads)
+            raise SpecError("attention", f"n_heads must be a multiple of n_kv_heads {self.n_kv_heads}", self.n_heads)
         if ("sliding_rope" in self.layer_kinds) != (self.window is not None):
-            raise InputError("window", "must be given if and only if some layer is sliding_rope", self.window)
+            raise SpecError("attention", "window must be given if and only if a layer is sliding_rope", self.window)
         return self
 
 
@@ -94,9 +110,9 @@ class Experts(Frozen):
     n_experts: Count
     top_k: Count
     ffn_size: Count
-    n_shared: Optional0 = 0
-    shared_ffn_size: Optional0 = 0
-    first_dense_layers: Optional0 = 0
+    n_shared: CountOrZero = 0
+    shared_ffn_size: CountOrZero = 0
+    first_dense_layers: CountOrZero = 0
     layer_step: Count = 1
     expert_bias: bool = False
     router_bias: bool = False
@@ -104,12 +120,16 @@ class Experts(Frozen):
     activation: Literal["reglu", "swiglu"]
     gate_sparsity: GateSparsity
 
+    def has_layer(self, layer: int) -> bool:
+        """Whether a layer has routed experts."""
+        return layer >= self.first_dense_layers and (layer - self.first_dense_layers) % self.layer_step == 0
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.top_k > self.n_experts:
-            raise InputError("top_k", f"must be at most n_experts {self.n_experts}", self.top_k)
+            raise SpecError("experts", f"top_k must be at most n_experts {self.n_experts}", self.top_k)
         if (self.n_shared == 0) != (self.shared_ffn_size == 0):
-            raise InputError("shared_ffn_size", "must be 0 if and only if n_shared is 0", self.shared_ffn_size)
+            raise SpecError("experts", "shared_ffn_size must be 0 if and only if n_shared is 0", self.shared_ffn_size)
         return self
 
 
@@ -156,7 +176,7 @@ class ModelSpec(Frozen):
     source: str
     notes: str = ""
     hidden_size: Count
-    n_layers: Count
+    n_layers: Annotated[int, Field(ge=1, le=MAX_LAYERS)]
     vocab_size: Count
     tied_embeddings: bool
     context_length: Count
@@ -169,20 +189,27 @@ class ModelSpec(Frozen):
     active_convention: Literal["body", "body_and_head", "body_and_both"] = "body_and_head"
     vendor: VendorFigures | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.experts is not None and self.n_moe_layers == 0:
-            raise InputError("first_dense_layers", "must leave a layer with experts", self.experts.first_dense_layers)
-        if self.n_moe_layers < self.n_layers and self.dense_ffn_size is None:
-            raise InputError("dense_ffn_size", "must be given, some layers have no experts", None)
-        return self
+    @field_validator("experts")
+    @classmethod
+    def _has_moe_layers(cls, experts: Experts | None, info: ValidationInfo) -> Experts | None:
+        n_layers = info.data.get("n_layers")
+        if experts is not None and n_layers is not None and experts.first_dense_layers >= n_layers:
+            must = f"first_dense_layers must be below n_layers {n_layers}"
+            raise SpecError("experts", must, experts.first_dense_layers, "a dense model has no experts key")
+        return experts
+
+    @field_validator("dense_ffn_size")
+    @classmethod
+    def _given_for_dense_layers(cls, size: int | None, info: ValidationInfo) -> int | None:
+        if size is None and {"n_layers", "experts"} <= info.data.keys():
+            experts, n_layers = info.data["experts"], info.data["n_layers"]
+            if experts is None or not all(experts.has_layer(layer) for layer in range(n_layers)):
+                raise SpecError("dense_ffn_size", "must be given, some layers have no experts", "nothing")
+        return size
 
     def is_moe_layer(self, layer: int) -> bool:
         """Whether a layer has routed experts."""
-        experts = self.experts
-        if experts is None or layer < experts.first_dense_layers:
-            return False
-        return (layer - experts.first_dense_layers) % experts.layer_step == 0
+        return self.experts is not None and self.experts.has_layer(layer)
 
     @property
     def moe_layer_ids(self) -> tuple[int, ...]:

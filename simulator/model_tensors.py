@@ -8,7 +8,7 @@ from math import prod
 
 from moeplan.errors import InputError
 from simulator import model_size
-from simulator.model_spec import ModelSpec, TensorTypes
+from simulator.model_spec import MAX_LAYERS, ModelSpec
 from simulator.tensor_types import BLOCKS, bytes_per_weight
 
 OTHER = "other"  # tensors that a ModelSpec does not describe
@@ -95,22 +95,22 @@ class Groups:
         return ", ".join(f"{name} {n / total:.0%}" for name, n in self.bytes_by_type[group].most_common() if total)
 
 
-def tensor_types_of(groups: Groups, tied: bool) -> TensorTypes:
+def tensor_types_of(groups: Groups, tied: bool) -> dict[str, str]:
     """The dominant type of each group; a group without tensors takes the type of the group that it would resemble."""
     found = {group: groups.dominant_type(group) for group in model_size.GROUPS}
     embedding = found["embedding"] or "f16"
     attention = found["attention"] or embedding
     body = found["experts"] or found["dense_ffn"] or attention
-    return TensorTypes(
-        embedding=embedding,
-        attention=attention,
-        experts=body,
-        shared_experts=found["shared_experts"] or body,
-        dense_ffn=found["dense_ffn"] or body,
-        router=found["router"] or "f32",
-        norm=found["norm"] or "f32",
-        lm_head=embedding if tied else found["lm_head"] or embedding,
-    )
+    return {
+        "embedding": embedding,
+        "attention": attention,
+        "experts": body,
+        "shared_experts": found["shared_experts"] or body,
+        "dense_ffn": found["dense_ffn"] or body,
+        "router": found["router"] or "f32",
+        "norm": found["norm"] or "f32",
+        "lm_head": embedding if tied else found["lm_head"] or embedding,
+    }
 
 
 def nearest_type(bytes_per_weight_found: float) -> str:
@@ -132,9 +132,18 @@ def compare_bytes(spec: ModelSpec, groups: Groups, report: list[str]) -> None:
         report.append(f"tensors: {groups.n_bytes(OTHER)} bytes are of kinds that a spec does not describe: left out")
 
 
+def check_layers(n_layers: int, where: str) -> int:
+    """The number of layers itself. Raises InputError for none, and for more than any model has."""
+    if not 1 <= n_layers <= MAX_LAYERS:
+        raise InputError(where, f"must be between 1 and {MAX_LAYERS} layers", n_layers)
+    return n_layers
+
+
 def moe_layout(moe_layer_ids: Sequence[int], n_layers: int, where: str) -> tuple[int, int]:
     """(first_dense_layers, layer_step) of the layers that have experts. Raises InputError for no such pattern."""
     ids = sorted(moe_layer_ids)
+    if not ids:
+        raise InputError(where, "must have a layer with experts", "none")
     first, step = ids[0], ids[1] - ids[0] if len(ids) > 1 else n_layers
     if ids != list(range(first, n_layers, step)):
         must = "must have experts in every n-th layer from some layer on"

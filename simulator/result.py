@@ -36,6 +36,7 @@ class CacheResult:
     hit_rate: float
     bytes_read: int
     bytes_wasted: int
+    bytes_read_per_token: float
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class Result:
     The answer for one scenario.
 
     seconds_per_token: mean decode seconds by op (embedding, router, attention, wait, dense_ffn, expert_ffn, lm_head);
-    first_decode_tokens_per_s: decode speed of the first 16 tokens of the requests (cold cache where the start is cold);
+    first_decode_tokens_per_s: speed of the first 16 decode tokens, which meet a cold cache unless all is resident;
+    storage_read_bytes_per_s: the sequential rate of the storage in this scenario;
     warnings: what a reader must not miss, one sentence each; small_print: the conditions, name to text.
     """
 
@@ -93,6 +95,7 @@ class Result:
     layers: tuple[LayerResult, ...] = ()
     seconds_per_token: dict[str, float] = field(default_factory=dict)
     energy_j_per_token: float | None = None
+    storage_read_bytes_per_s: float | None = None
     warnings: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 

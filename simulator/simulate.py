@@ -61,6 +61,7 @@ def cannot_run(prepared: Prepared) -> Result:
         reason=prepared.plan.reason,
         arithmetic=prepared.plan.arithmetic,
         memory=prepared.plan.memory,
+        storage_read_bytes_per_s=question_rates(prepared.question).sequential_read_bytes_per_s,
         small_print=small_print(prepared, "none", 0, 0),
         warnings=tuple(warnings_of(prepared)),
     )
@@ -139,6 +140,7 @@ def _summary(prepared: Prepared, scenario: Scenario, timeline: Timeline) -> Resu
         layers=tuple(_layers(scenario, timeline, counted)),
         seconds_per_token=seconds_per_token,
         energy_j_per_token=_energy_j(prepared.question, timeline, counted),
+        storage_read_bytes_per_s=scenario.rates.sequential_read_bytes_per_s,
     )
 
 
@@ -155,6 +157,7 @@ def cache_result(prepared: Prepared, timeline: Timeline, counted: np.ndarray) ->
         hit_rate=(n_used - n_misses) / n_used if n_used else 1.0,
         bytes_read=n_misses * prepared.layout.padded_bytes,
         bytes_wasted=0,
+        bytes_read_per_token=n_misses * prepared.layout.padded_bytes / int(counted.sum()),
     )
 
 

@@ -91,7 +91,7 @@ def _row(question: Question, prepared: Prepared, fast: FastEngine | None, n_samp
         hit_rate=cache.hit_rate,
         hidden_frac=hidden_frac(timeline, counted),
         wait_s_per_token=_mean(timeline, "wait", counted),
-        bytes_read_per_token=cache.bytes_read / int(counted.sum()),
+        bytes_read_per_token=cache.bytes_read_per_token,
         bound_by=bound_by(fast, scenario),
     )
 

@@ -1,7 +1,7 @@
 """
 How weights are stored: the block sizes of the ggml types and of the plain types of safetensors.
 
-Sizes: ggml's block structs as the `gguf` package lists them (https://github.com/ggml-org/llama.cpp, gguf-py/gguf/constants.py).
+Sizes: ggml's block structs, as https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py lists them.
 """
 
 from moeplan.errors import InputError, nearest

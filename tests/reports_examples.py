@@ -66,7 +66,17 @@ def streaming_result() -> Result:
         ttft_s=Interval(6.31, 5.2, 7.7),
         first_decode_tokens_per_s=4.13,
         bound_by="storage_bandwidth",
-        cache=CacheResult("lru", 384 * EXPERT_BYTES, 384, 40_212, 25_324, 0.6136, 25_324 * EXPERT_BYTES, 0),
+        cache=CacheResult(
+            "lru",
+            384 * EXPERT_BYTES,
+            384,
+            40_212,
+            25_324,
+            0.6136,
+            25_324 * EXPERT_BYTES,
+            0,
+            25_324 * EXPERT_BYTES / 512,
+        ),
         layers=layers(),
         seconds_per_token={
             "embedding": 4e-6,
@@ -78,6 +88,7 @@ def streaming_result() -> Result:
             "lm_head": 12.1e-3,
         },
         energy_j_per_token=0.87,
+        storage_read_bytes_per_s=0.419e9,
         warnings=(
             "The cache is 3.0 laps of the model (128 experts a lap); below one lap a global LRU gets no hits.",
             "The routing is a stand-in: it was recorded from tiny-smallthinker, not from this model.",
@@ -102,7 +113,7 @@ def resident_result() -> Result:
         memory=replace(memory, resident_bytes=parts),
         tokens_per_s=Interval(19.6, 17.4, 22.1),
         bound_by="ram_bandwidth",
-        cache=CacheResult("lru", memory.cache_bytes, 1024, 65_536, 0, 1.0, 0, 0),
+        cache=CacheResult("lru", memory.cache_bytes, 1024, 65_536, 0, 1.0, 0, 0, 0.0),
         layers=quiet,
         seconds_per_token={**base.seconds_per_token, "wait": 0.0},
         energy_j_per_token=None,
@@ -128,6 +139,18 @@ def capacity_result() -> Result:
     """A file larger than the free storage."""
     text = "the file has 2.119 GiB (2,275,000,000 bytes) on storage > 2.00 GB free (2,000,000,000 bytes)"
     return replace(floor_result(), reason="storage_capacity", arithmetic=text, memory=MEMORY, warnings=())
+
+
+def dense_result() -> Result:
+    """A dense model: no experts, no layers to check, no cache."""
+    memory = MemoryResult(1_200_000_000, 1_260_000_000, 1_200_000_000, 50_000_000, 0, 0, 10_000_000, 4 * GIB, 0)
+    return replace(
+        resident_result(),
+        memory=memory,
+        cache=None,
+        layers=(),
+        seconds_per_token={"embedding": 4e-6, "attention": 9e-3, "dense_ffn": 32e-3, "lm_head": 8e-3},
+    )
 
 
 def grid(caps: tuple[int, ...] = CAPS, cache_policy: str = "lru", factor: float = 1.0) -> tuple[SweepRow, ...]:
@@ -199,6 +222,11 @@ def streaming_plan() -> PlanResult:
 def resident_plan() -> PlanResult:
     """Reaches its target for sure."""
     return PlanResult(15.0, "yes", resident_result(), (), grid())
+
+
+def likely_plan() -> PlanResult:
+    """The value reaches the target, the low end of the interval does not."""
+    return PlanResult(9.0, "likely", streaming_result(), (), grid())
 
 
 def floor_plan() -> PlanResult:

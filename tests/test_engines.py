@@ -77,7 +77,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     top_k = draw(st.integers(1, min(3, n_experts)))
     first_dense = draw(st.integers(0, n_layers - 1))
     model = tiny_model(
-        n_layers, n_experts, top_k, experts={"first_dense_layers": first_dense}, dense_ffn_size=64 if first_dense else None
+        n_layers,
+        n_experts,
+        top_k,
+        experts={"first_dense_layers": first_dense},
+        dense_ffn_size=64,
     )
     n_tokens = draw(st.integers(2, 14))
     n_prefill = draw(st.integers(0, n_tokens - 1))
@@ -111,7 +115,9 @@ def test_the_worked_example(n_bytes: int, n_hidden: int, bubble_ms: float) -> No
     model = tiny_model(n_layers=1, n_experts=8, top_k=8)
     trace = make_trace([[list(range(8))]], n_experts=8)
     storage = storage_model(latency_s=0.0, bus_s_per_byte=1 / 5e9, queue_depth=8)
-    rates = device_rates(storage, ram_bytes_per_s=1e15, gemv_flop_per_s=1e18, op_overhead_s=2e-3 / costs.ATTENTION_KERNELS)
+    rates = device_rates(
+        storage, ram_bytes_per_s=1e15, gemv_flop_per_s=1e18, op_overhead_s=2e-3 / costs.ATTENTION_KERNELS
+    )
     scenario = Scenario(
         model=model,
         rates=rates,

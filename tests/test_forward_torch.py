@@ -34,7 +34,7 @@ def test_f32_export_equals_the_network(checkpoint: Path, tmp_path: Path) -> None
     tokens = np.random.default_rng(0).integers(0, 80, 200)
     network, _ = train.load(checkpoint)
     with torch.no_grad():
-        logits, _, routing = network(torch.tensor(tokens)[None])
+        logits, _, _, routing = network(torch.tensor(tokens)[None])
     result = forward(weights, tokens, KVCache(weights.config, 200))
     expected = logits[0].numpy()
     assert np.linalg.norm(result.logits - expected) < 1e-5 * np.linalg.norm(expected)

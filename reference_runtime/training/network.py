@@ -109,9 +109,9 @@ class Experts(nn.Module):
         sorted_ids = flat[order]
         place = sorted_ids * capacity + torch.arange(len(flat)) - starts[sorted_ids]
         rows = z.new_zeros(self.config.n_experts * capacity, z.shape[1])
-        rows = rows.index_copy(0, place, z[order // top_k]).view(self.config.n_experts, capacity, -1)
+        rows = rows.index_copy(0, place, z.index_select(0, order // top_k)).view(self.config.n_experts, capacity, -1)
         hidden = F.relu(torch.bmm(rows, self.gate)) * torch.bmm(rows, self.up)
-        out = torch.bmm(hidden, self.down).view(-1, z.shape[1])[place]
+        out = torch.bmm(hidden, self.down).view(-1, z.shape[1]).index_select(0, place)
         out = out * weights.reshape(-1)[order, None]
         return torch.zeros_like(z).index_add(0, order // top_k, out)
 
@@ -128,8 +128,13 @@ class Layer(nn.Module):
         self.post_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.experts = Experts(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the new residual, the load-balance loss of the group and the expert ids (tokens, top_k)."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """
+        x: (batch, time, hidden).
+
+        Returns the new residual, the load-balance loss of the group, the mean square of the router's scores and the
+        expert ids (tokens, top_k).
+        """
         batch, time, hidden = x.shape
         scores = self.router(x).view(-1, self.config.n_experts)  # (tokens, experts), x is the RAW residual
         top_scores, expert_ids = scores.topk(self.config.top_k, dim=-1)
@@ -138,7 +143,7 @@ class Layer(nn.Module):
         y = x + self.attention(self.input_norm(x), cos, sin)
         z = self.post_norm(y).view(-1, hidden)
         out = self.experts(z, expert_ids, weights).view(batch, time, hidden)
-        return y + out, self.balance_loss(scores, expert_ids), expert_ids
+        return y + out, self.balance_loss(scores, expert_ids), scores.square().mean(), expert_ids
 
     def balance_loss(self, scores: Tensor, expert_ids: Tensor) -> Tensor:
         """
@@ -178,19 +183,26 @@ class Network(nn.Module):
             nn.init.normal_(layer.router.weight, std=self.config.hidden_size**-0.5)
         nn.init.constant_(self.final_norm.weight, 0.5)
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """tokens: (batch, time).  Returns logits (batch, time, vocab), mean balance loss, ids per layer."""
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+        """
+        tokens: (batch, time).
+
+        Returns logits (batch, time, vocab), mean balance loss, mean square of the router scores (a saturated sigmoid
+        has no gradient, so training keeps it small) and the expert ids per layer.
+        """
         time = tokens.shape[1]
         cos, sin = self.cos[:time], self.sin[:time]
         x = self.embedding(tokens)
-        balance = torch.zeros(())
+        balance = mean_square = torch.zeros(())
         routing = []
         for layer in self.layers:
-            x, layer_balance, expert_ids = layer(x, cos, sin)
+            x, layer_balance, layer_square, expert_ids = layer(x, cos, sin)
             balance = balance + layer_balance
+            mean_square = mean_square + layer_square
             routing.append(expert_ids)
         logits = F.linear(self.final_norm(x), self.embedding.weight)
-        return logits, balance / len(self.layers), routing
+        n_layers = len(self.layers)
+        return logits, balance / n_layers, mean_square / n_layers, routing
 
 
 def grown(network: Network, n_layers: int) -> Network:
@@ -211,3 +223,17 @@ def grown(network: Network, n_layers: int) -> Network:
             layer.attention.o.weight.mul_(old / n_layers)
             layer.experts.down.mul_(old / n_layers)
     return deeper
+
+
+@torch.no_grad()
+def calm_routers(network: Network, tokens: Tensor, max_rms: float) -> None:
+    """
+    Divide each router whose scores exceed max_rms (root mean square over the tokens): the choice of experts stays,
+    the weights leave the flat end of the sigmoid.  tokens: (batch, time).
+    """
+    cos, sin = network.cos[: tokens.shape[1]], network.sin[: tokens.shape[1]]
+    x = network.embedding(tokens)
+    for layer in network.layers:
+        rms = layer.router(x).square().mean().sqrt()
+        layer.router.weight.div_(max(1.0, float(rms) / max_rms))
+        x = layer(x, cos, sin)[0]

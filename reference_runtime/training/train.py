@@ -24,9 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reference_runtime.training.corpus import DOMAINS
-from reference_runtime.training.network import Network, NetworkConfig, grown
+from reference_runtime.training.network import Network, NetworkConfig, calm_routers, grown
 
 BALANCE_WEIGHT = 0.01
+ROUTER_SCORE_WEIGHT = 1e-3  # on the mean square of the router's scores: a saturated sigmoid does not learn
+CALM_SCORE_RMS = 2.0
 WARM_UP_STEPS = 50
 EVALUATE_EVERY = 100
 CHECKPOINT_EVERY_S = 120.0
@@ -49,7 +51,7 @@ def orthogonalised(matrix: Tensor, n_iterations: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum orthogonalised per matrix; for stacks of matrices over the leading axis."""
 
-    def __init__(self, params: list[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.02) -> None:
+    def __init__(self, params: list[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.5) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -99,7 +101,7 @@ def validation_loss(network: Network, corpus: Path, n_tokens: int) -> dict[str, 
     losses = {}
     for domain in DOMAINS:
         windows = validation_windows(corpus, domain, n_tokens, N_VALIDATION_SEQUENCES)
-        logits, _, _ = network(windows[:, :-1])
+        logits, *_ = network(windows[:, :-1])
         losses[domain] = float(F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()))
     return losses
 
@@ -164,6 +166,7 @@ def train(args: argparse.Namespace) -> None:
     """Train until the steps or the seconds are used up; every record is one JSON line on standard output."""
     network, optimizers, progress = start(args)
     batches = Batches(args.corpus, args.n_sequences, args.n_tokens, args.seed + progress["n_steps"])
+    calm_routers(network, batches.draw()[:, :-1], CALM_SCORE_RMS)
     rates = [args.muon_lr, args.adam_lr]
     began = saved = time.monotonic()
     for step in range(args.n_steps):
@@ -176,9 +179,9 @@ def train(args: argparse.Namespace) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = rate * frac
         windows = batches.draw()
-        logits, balance, _ = network(windows[:, :-1])
+        logits, balance, mean_square, _ = network(windows[:, :-1])
         loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
-        (loss + BALANCE_WEIGHT * balance).backward()
+        (loss + BALANCE_WEIGHT * balance + ROUTER_SCORE_WEIGHT * mean_square).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
@@ -187,7 +190,11 @@ def train(args: argparse.Namespace) -> None:
         progress["n_tokens_seen"] += args.n_sequences * args.n_tokens
         if step % 10 == 0:
             record = {"step": progress["n_steps"], "loss": round(loss.item(), 4), "balance": round(balance.item(), 4)}
-            record |= {"tokens": progress["n_tokens_seen"], "seconds": round(time.monotonic() - began, 1)}
+            record |= {
+                "score_rms": round(mean_square.item() ** 0.5, 2),
+                "tokens": progress["n_tokens_seen"],
+                "seconds": round(time.monotonic() - began, 1),
+            }
             print(json.dumps(record), flush=True)
         if (step + 1) % EVALUATE_EVERY == 0:
             print(json.dumps({"validation": validation_loss(network, args.corpus, args.n_tokens)}), flush=True)

@@ -1,0 +1,30 @@
+"""Profiles by name: the shipped devices, or any YAML file."""
+
+from pathlib import Path
+
+from hardware_profiles.schema import HardwareProfile
+from moeplan.errors import InputError, nearest
+from moeplan.strict_yaml import load_model
+
+DEVICES = Path(__file__).parent / "devices"
+
+
+def profile_names() -> list[str]:
+    """Names of the shipped devices."""
+    return sorted(path.stem for path in DEVICES.glob("*.yaml"))
+
+
+def profile_path(name_or_path: str) -> Path:
+    """The YAML file of a shipped name or a path. Raises InputError for neither."""
+    shipped = DEVICES / f"{name_or_path}.yaml"
+    if "/" not in name_or_path and shipped.is_file():
+        return shipped
+    if Path(name_or_path).exists():
+        return Path(name_or_path)
+    advice = nearest(name_or_path, profile_names())
+    raise InputError("--hardware", "must be a shipped device or a YAML file", repr(name_or_path), advice)
+
+
+def load_profile(name_or_path: str) -> HardwareProfile:
+    """A shipped profile or a profile file. Raises InputError."""
+    return load_model(profile_path(name_or_path), HardwareProfile)

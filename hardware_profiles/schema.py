@@ -1,0 +1,292 @@
+"""
+HardwareProfile: what a device is, as a person writes it in YAML.
+
+Every number is a Figure: a value with its unit, its kind, its source and its uncertainty.
+Units are those of moeplan/units.txt: GB is 10^9 bytes, GiB is 2^30 bytes.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from moeplan.errors import InputError
+from moeplan.quantity import Dimension, format_bytes, format_rate, parse_quantity
+
+Kind = Literal["measured", "datasheet", "theoretical", "assumed"]
+
+Z_80 = 1.2815515655446004  # the standard normal's 90th percentile: the ends of an 80 % interval
+
+
+class ProfileError(InputError, ValueError):
+    """An InputError that pydantic catches as a ValueError, so that strict_yaml adds file, line and key."""
+
+
+def _quantity(dimension: Dimension) -> BeforeValidator:
+    """Reads a string with a unit of this dimension; raises ProfileError for anything else."""
+
+    def parse(raw: object) -> float:
+        try:
+            return parse_quantity(raw, dimension, dimension, allow_zero=dimension == "second")
+        except InputError as error:
+            raise ProfileError(error.where, error.must, error.got, error.advice) from error
+
+    return BeforeValidator(parse)
+
+
+def _whole(value: float) -> int:
+    return round(value)
+
+
+ByteSize = Annotated[int, BeforeValidator(_whole), _quantity("byte"), Field(gt=0)]
+ByteRate = Annotated[float, _quantity("byte/second")]
+
+
+class Frozen(BaseModel):
+    """Base of all parts of a profile: unknown keys are errors, nothing changes after construction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class Provenance(Frozen):
+    """
+    How far a number can be trusted.
+
+    kind: measured on such a device, from a datasheet, theoretical (clock x width), or assumed, which includes numbers
+    measured on another device; source: where it comes from or why it is assumed; uncertainty u: an 80 % chance that
+    the truth lies between value / (1 + u) and value * (1 + u), that is a log-normal with sigma = ln(1 + u) / 1.28.
+    """
+
+    kind: Kind
+    source: Annotated[str, Field(min_length=3)]
+    uncertainty: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_where_it_comes_from(cls, raw: object) -> object:
+        if isinstance(raw, str | int | float):
+            advice = "write {value, kind, source, uncertainty}"
+            raise ProfileError("figure", "must say where it comes from", repr(raw), advice)
+        return raw
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.kind == "assumed" and self.uncertainty == 0:
+            raise ProfileError("uncertainty", "must be above zero for an assumed figure", 0)
+        return self
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the logarithm of the true value."""
+        return math.log1p(self.uncertainty) / Z_80
+
+
+class Figure(Provenance):
+    """A number in SI units and how far it can be trusted."""
+
+    value: float
+
+
+class RateFigure(Figure):
+    """A Figure in bytes/s, written like '3.5 GB/s'."""
+
+    value: ByteRate
+
+
+class FlopFigure(Figure):
+    """A Figure in flop/s, written like '1.2 TFLOP/s'."""
+
+    value: Annotated[float, _quantity("flop/second")]
+
+
+class TimeFigure(Figure):
+    """A Figure in seconds, written like '80 us'; it may be zero."""
+
+    value: Annotated[float, _quantity("second")]
+
+
+class WattFigure(Figure):
+    """A Figure in watts, written like '6.5 W'."""
+
+    value: Annotated[float, _quantity("watt")]
+
+
+class SizeFigure(Figure):
+    """A Figure in bytes, written like '16 GiB' or '64 GB'."""
+
+    value: Annotated[float, _quantity("byte")]
+
+
+class FracFigure(Figure):
+    """A Figure between 0 and 1 without a unit; its uncertainty is an absolute half-width."""
+
+    value: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Cpu(Frozen):
+    """
+    gemm_flop_per_s: what a prefill product reaches on the used threads; gemv_flop_per_s: what decode products on
+    4-bit and 8-bit weights reach when memory is no limit; op_overhead: dispatch and barrier of one kernel.
+    """
+
+    name: str
+    cores: Annotated[int, Field(ge=1)]
+    threads: Annotated[int, Field(ge=1)]
+    peak_flop_per_s: FlopFigure
+    gemm_flop_per_s: FlopFigure
+    gemv_flop_per_s: FlopFigure
+    op_overhead: TimeFigure
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.gemm_flop_per_s.value > self.peak_flop_per_s.value:
+            got = f"{self.gemm_flop_per_s.value:.3g} > {self.peak_flop_per_s.value:.3g} flop/s"
+            raise ProfileError("gemm_flop_per_s", "gemm_flop_per_s must be at most peak_flop_per_s", got)
+        return self
+
+
+class Ram(Frozen):
+    """
+    size; what the operating system and other programs keep of it; an app's own limit where there is one;
+    peak_bandwidth of the bus and gemv_bandwidth, what many-threaded reads of weights sustain.
+    """
+
+    size: ByteSize
+    os_reserved: SizeFigure
+    app_memory_limit: SizeFigure | None = None
+    peak_bandwidth: RateFigure
+    gemv_bandwidth: RateFigure
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.os_reserved.value >= self.size:
+            got = f"{format_bytes(self.os_reserved.value)} of {format_bytes(self.size)}"
+            raise ProfileError("os_reserved", "os_reserved must be less than the RAM's size", got)
+        if self.gemv_bandwidth.value > self.peak_bandwidth.value:
+            got = f"{format_rate(self.gemv_bandwidth.value)} > {format_rate(self.peak_bandwidth.value)}"
+            raise ProfileError("gemv_bandwidth", "gemv_bandwidth must be at most peak_bandwidth", got)
+        return self
+
+    @property
+    def size_bytes(self) -> int:
+        """RAM of the device."""
+        return self.size
+
+    @property
+    def os_reserved_bytes(self) -> float:
+        """What the operating system and other programs keep."""
+        return self.os_reserved.value
+
+    @property
+    def app_memory_limit_bytes(self) -> float | None:
+        """The most that one program may use, None without such a limit."""
+        return None if self.app_memory_limit is None else self.app_memory_limit.value
+
+
+class StorageRow(Frozen):
+    """One rate in bytes/s: random reads of this request size with this many in flight."""
+
+    request: ByteSize
+    queue_depth: Annotated[int, Field(ge=1)]
+    rate: ByteRate
+
+
+class StorageTable(Provenance):
+    """Rates of one measurement campaign; the provenance holds for every row."""
+
+    rows: Annotated[tuple[StorageRow, ...], Field(min_length=1)]
+
+
+class Storage(Frozen):
+    """
+    Read behaviour: sequential_read and random_4k_read (one request at a time), the latency of a small request where
+    it is known apart, queue_depth: how many requests in flight still help.
+
+    table: rates over request size and queue depth; where it is given, the four constants of StorageModel are fitted
+    to it.  direct_io: whether reads can pass the page cache by; read_ahead: what a buffered read draws in beyond.
+    """
+
+    kind: str
+    capacity: SizeFigure
+    free_space: SizeFigure
+    sequential_read: RateFigure
+    random_4k_read: RateFigure
+    latency: TimeFigure | None = None
+    queue_depth: Annotated[int, Field(ge=1, le=1024)]
+    table: StorageTable | None = None
+    direct_io: bool
+    read_ahead: SizeFigure
+    page_cache: str = ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        small, large = self.random_4k_read.value, self.sequential_read.value
+        if small > large:
+            got = f"{format_rate(small)} > {format_rate(large)}"
+            raise ProfileError("random_4k_read", "random_4k_read must be at most sequential_read", got, "swapped?")
+        if self.free_space.value > self.capacity.value:
+            got = f"{format_bytes(self.free_space.value)} > {format_bytes(self.capacity.value)}"
+            raise ProfileError("free_space", "free_space must be at most capacity", got)
+        return self
+
+    @property
+    def free_bytes(self) -> float:
+        """Bytes that a model file may take."""
+        return self.free_space.value
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Size of the device."""
+        return self.capacity.value
+
+
+class Power(Frozen):
+    """Whole-device power: idle, and what busy compute and busy storage add to it."""
+
+    idle: WattFigure
+    compute: WattFigure
+    storage: WattFigure
+
+    @property
+    def idle_w(self) -> float:
+        """Watt while nothing runs."""
+        return self.idle.value
+
+    @property
+    def compute_w(self) -> float:
+        """Watt that busy compute adds."""
+        return self.compute.value
+
+    @property
+    def storage_w(self) -> float:
+        """Watt that busy storage adds."""
+        return self.storage.value
+
+
+class HardwareProfile(Frozen):
+    """A device. overlap_efficiency: share of the shorter of compute and reads that running both at once hides."""
+
+    schema_version: Literal[1]
+    name: str
+    title: str
+    notes: str = ""
+    cpu: Cpu
+    ram: Ram
+    storage: Storage
+    overlap_efficiency: FracFigure
+    power: Power | None = None
+
+
+def figures(profile: HardwareProfile) -> Iterator[tuple[str, Figure]]:
+    """Every Figure of a profile with its dotted key, in the order of the schema; table rows are no Figures."""
+    yield from _figures_below(profile, "")
+
+
+def _figures_below(part: BaseModel, prefix: str) -> Iterator[tuple[str, Figure]]:
+    for name in type(part).model_fields:
+        value, key = getattr(part, name), f"{prefix}{name}"
+        if isinstance(value, Figure):
+            yield key, value
+        elif isinstance(value, BaseModel):
+            yield from _figures_below(value, f"{key}.")

@@ -1,0 +1,64 @@
+"""
+StorageModel: seconds of a read from request size and queue depth.
+
+A request takes one of queue_depth lanes for
+
+    a = latency_s + lane_s_per_byte * request_bytes
+
+and then the one bus for
+
+    b = request_overhead_s + bus_s_per_byte * request_bytes.
+
+So a closed loop of depth q moves request_bytes * min(q / (a + b), 1 / b) bytes per second, a burst of m <= queue_depth
+requests on an idle device takes a + m b, and a request alone a + b.  Left out: read-ahead, page cache, writes.
+"""
+
+import heapq
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+
+@dataclass(frozen=True)
+class StorageModel:
+    """Four service constants in seconds (per byte), and the number of lanes that help."""
+
+    latency_s: float
+    lane_s_per_byte: float
+    request_overhead_s: float
+    bus_s_per_byte: float
+    queue_depth: int
+
+    def service_s(self, request_bytes: int) -> tuple[float, float]:
+        """(seconds in a lane, seconds on the bus) of one request."""
+        lane_s = self.latency_s + self.lane_s_per_byte * request_bytes
+        return lane_s, self.request_overhead_s + self.bus_s_per_byte * request_bytes
+
+    def burst_s(self, n_requests: int, request_bytes: int) -> float:
+        """Seconds from issuing n_requests at once on an idle device to the arrival of the last one."""
+        return _burst_s(self, n_requests, request_bytes)
+
+    def effective_bandwidth(self, request_bytes: int, queue_depth: int) -> float:
+        """Bytes per second of a closed loop that keeps queue_depth requests in flight."""
+        lane_s, bus_s = self.service_s(request_bytes)
+        lanes = min(queue_depth, self.queue_depth)
+        return request_bytes / max((lane_s + bus_s) / lanes, bus_s)
+
+    def at_read_rate(self, sequential_bytes_per_s: float, current_bytes_per_s: float) -> "StorageModel":
+        """The device whose sequential rate goes from current to another one; latency and request overhead stay."""
+        factor = current_bytes_per_s / sequential_bytes_per_s
+        return replace(self, lane_s_per_byte=self.lane_s_per_byte * factor, bus_s_per_byte=self.bus_s_per_byte * factor)
+
+
+@lru_cache(maxsize=65536)
+def _burst_s(storage: StorageModel, n_requests: int, request_bytes: int) -> float:
+    """Lanes are taken in order of issue, the bus in order of leaving the lanes (all requests are alike)."""
+    if n_requests == 0:
+        return 0.0
+    lane_s, bus_s = storage.service_s(request_bytes)
+    free_lanes = [0.0] * min(storage.queue_depth, n_requests)
+    bus_free = 0.0
+    for _ in range(n_requests):
+        at_bus = heapq.heappop(free_lanes) + lane_s
+        bus_free = max(bus_free, at_bus) + bus_s
+        heapq.heappush(free_lanes, bus_free)
+    return bus_free

@@ -1,0 +1,148 @@
+"""The planner and the sweep: changes said to reach the target do, with the least change, ordered by cost."""
+
+from dataclasses import replace
+
+import pytest
+
+from hardware_profiles.catalog import load_profile
+from moeplan.errors import InputError
+from simulator.model_catalog import load_model_spec
+from simulator.planner import default_grid, plan
+from simulator.question import Question, prepare
+from simulator.result import PlanResult
+from simulator.simulate import simulate
+from simulator.sweep import Grid, round_caps, round_rates, sweep
+from traces.synthetic import synthesize
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def question() -> Question:
+    """The 4B on a Raspberry Pi 5 with NVMe at 1 GiB."""
+    trace = synthesize(
+        n_tokens=60, n_prefill=10, n_moe_layers=32, n_experts=32, top_k=4, zipf=0.8, repeat_frac=0.4, seed=1
+    )
+    model, profile = load_model_spec("smallthinker-4b-a0.6b"), load_profile("raspberry-pi-5-nvme")
+    return Question(model, profile, trace, ram_cap_bytes=GIB)
+
+
+@pytest.fixture(scope="module")
+def answer(question: Question) -> PlanResult:
+    """A plan for 8 tokens/s, which storage or RAM can reach."""
+    return plan(question, 8.0, engine="fast")
+
+
+def value(question: Question) -> float:
+    """Central tokens/s of a question, 0 where it cannot run."""
+    speed = simulate(question, engine="fast", n_samples=0).tokens_per_s
+    return 0.0 if speed is None else speed.value
+
+
+def test_the_least_ram_reaches_and_one_expert_less_does_not(question: Question, answer: PlanResult) -> None:
+    """Bisection over slots ends at the edge."""
+    change = next(c for c in answer.changes if c.what == "RAM cap")
+    assert change.reaches
+    cap = round(change.ratio * GIB)
+    assert value(replace(question, ram_cap_bytes=cap)) >= 8.0
+    assert value(replace(question, ram_cap_bytes=cap - 1_990_656)) < 8.0
+
+
+def test_the_least_storage_speed_reaches_and_two_percent_less_does_not(question: Question, answer: PlanResult) -> None:
+    """Bisection over the factor ends at the edge, to its precision."""
+    change = next(c for c in answer.changes if c.what == "storage read")
+    assert change.reaches
+    current = default_grid(question).storage_reads_bytes_per_s
+    base = next(r for r in current if r == pytest.approx(419e6, rel=0.01))
+    assert value(replace(question, storage_read_bytes_per_s=base * change.ratio)) >= 8.0
+    assert value(replace(question, storage_read_bytes_per_s=base * change.ratio / 1.02)) < 8.0
+
+
+def test_changes_that_reach_come_first_and_settings_before_hardware(answer: PlanResult) -> None:
+    """What costs nothing is offered before what must be bought; what does not reach comes last."""
+    reaches = [change.reaches for change in answer.changes]
+    assert reaches == sorted(reaches, reverse=True)
+    hardware = [c.ratio for c in answer.changes if c.reaches and c.what in ("RAM cap", "storage read")]
+    assert hardware == sorted(hardware)
+
+
+def test_a_target_that_is_met_asks_for_no_change(question: Question) -> None:
+    """Decision yes, nothing to buy."""
+    easy = plan(question, 0.5, engine="fast")
+    assert easy.decision == "yes"
+    assert easy.changes == ()
+
+
+def test_an_impossible_target_is_said_to_be_out_of_reach(question: Question) -> None:
+    """No single change of RAM or storage gives 10,000 tokens/s."""
+    hopeless = plan(question, 1e4, engine="fast")
+    assert hopeless.decision == "no"
+    assert not any(change.reaches for change in hopeless.changes)
+
+
+def test_a_plan_below_the_floor_offers_ram(question: Question) -> None:
+    """cannot_run is an answer; the least RAM that reaches the target stands in it."""
+    answer = plan(replace(question, ram_cap_bytes=200 * 2**20), 3.0, engine="fast")
+    assert answer.decision == "cannot_run"
+    assert any(change.what == "RAM cap" and change.reaches for change in answer.changes)
+
+
+def test_the_grid_holds_the_scenario_itself(question: Question, answer: PlanResult) -> None:
+    """One row has the plan's own cap and speed, and the same tokens/s."""
+    result = answer.result
+    own = [
+        row
+        for row in answer.grid
+        if row.ram_cap_bytes == GIB and row.storage_read_bytes_per_s == result.storage_read_bytes_per_s
+    ]
+    assert len(own) == 1
+    assert result.tokens_per_s is not None
+    assert own[0].tokens_per_s == pytest.approx(result.tokens_per_s.value, rel=1e-9)
+
+
+def test_the_grid_is_monotone(answer: PlanResult) -> None:
+    """More RAM or a faster SSD never gives fewer tokens/s (LRU)."""
+    speeds = sorted({row.storage_read_bytes_per_s for row in answer.grid})
+    caps = sorted({row.ram_cap_bytes for row in answer.grid})
+    cell = {(row.ram_cap_bytes, row.storage_read_bytes_per_s): row.tokens_per_s for row in answer.grid}
+    for cap in caps:
+        column = [cell[cap, speed] for speed in speeds]
+        assert column == sorted(column)
+    for speed in speeds:
+        row = [cell[cap, speed] for cap in caps]
+        assert row == sorted(row)
+
+
+def test_a_sweep_has_a_row_for_every_scenario_in_order(question: Question) -> None:
+    """The rows are the grid's product; each equals its own simulation."""
+    grid = Grid((GIB // 8, GIB, 2 * GIB), (2e8, 2e9), ("lru", "lru-per-layer"), ("none", "pre-attention"))
+    seen: list[object] = []
+    rows = sweep(question, grid, n_samples=4, on_row=seen.append)
+    assert len(rows) == len(seen) == grid.n_scenarios == 24
+    assert rows[0].verdict == "cannot_run"
+    for row in rows[8:]:
+        alone = replace(
+            question,
+            ram_cap_bytes=row.ram_cap_bytes,
+            storage_read_bytes_per_s=row.storage_read_bytes_per_s,
+            cache_policy=row.cache_policy,
+            prefetch_policy=row.prefetch_policy,
+        )
+        assert row.tokens_per_s == pytest.approx(value(alone), rel=1e-12)
+
+
+def test_axes_hold_the_current_values() -> None:
+    """Rounded axes never lose the scenario's own cap and speed."""
+    assert 419e6 in round_rates(419e6)
+    caps = round_caps(300 * 2**20, 3 * GIB, GIB)
+    assert GIB in caps
+    assert list(caps) == sorted(caps)
+    assert caps[-1] >= 3 * GIB
+
+
+def test_a_target_must_be_above_zero(question: Question) -> None:
+    """Zero, negative and NaN are no targets."""
+    for target in (0.0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="--target-tokens-per-s: must be above zero"):
+            plan(question, target)
+    assert prepare(question).scenario is not None
