@@ -5,7 +5,6 @@ The command `moeplan`: exit status 0 when an answer was given, 2 when the input 
 import os
 import sys
 
-import click
 import typer
 
 from command_line import hardware, model, trace
@@ -29,18 +28,28 @@ app.command()(sweep)
 app.command()(report)
 
 
+# Typer carries its own copy of click; these are the ancestors of the one usage error that it exports.
+USAGE_ERROR, CLICK_ERROR = (
+    next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == name)
+    for name in ("UsageError", "ClickException")
+)
+
+
 def main() -> None:
     """Run the command; wrong input becomes one line on standard error."""
     try:
         code = app(standalone_mode=False)
     except InputError as error:
         _fail(f"moeplan: {error}")
-    except click.exceptions.Abort:
+    except typer.Abort:
         sys.exit(130)
-    except click.UsageError as error:
+    except USAGE_ERROR as error:  # type: ignore[misc]
+        if type(error).__name__ == "NoArgsIsHelpError":  # a noun without a verb asks for help
+            print(error.format_message())
+            sys.exit(0)
         command = error.ctx.command_path if error.ctx else "moeplan"
         _fail(f"{command}: {error.format_message()} See `{command} --help`.")
-    except click.ClickException as error:
+    except CLICK_ERROR as error:  # type: ignore[misc]
         _fail(f"moeplan: {error.format_message()}")
     except BrokenPipeError:  # the reader of a pipe, such as head, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`moeplan trace`: list, stats, synthesize."""
+"""`moeplan trace`: list, stats, synthesize, import."""
 
 import json
 from dataclasses import asdict
@@ -109,5 +109,24 @@ def synthesize(
         repeat_frac=repeat,
         seed=seed,
     )
+    write_trace(trace, output)
+    print(f"trace: {output}")
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of one format, a request each.")],
+    format_name: Annotated[str, typer.Option("--format", help="gpt-oss-json, moe-cache-lab or npz.")],
+    model: Annotated[str, typer.Option("--model", help="Whose routing it is.")],
+    n_experts: Annotated[int, typer.Option("--n-experts", help="Routed experts a layer.")],
+    output: Annotated[Path, typer.Option("--output", help="The Parquet file to write.")],
+    source: Annotated[str, typer.Option("--source", help="Where it comes from, for every report.")] = "not stated",
+    licence: Annotated[str, typer.Option("--licence", help="Under which licence.")] = "not stated",
+) -> None:
+    """Import traces that others recorded; nothing is repaired, a bad row is refused with its place."""
+    from traces.importers import import_trace
+    from traces.store import write_trace
+
+    trace = import_trace(files, format_name, model=model, n_experts=n_experts, source=source, licence=licence)
     write_trace(trace, output)
     print(f"trace: {output}")

@@ -1,5 +1,6 @@
 """Profiles by name: the shipped devices, or any YAML file."""
 
+import os
 from pathlib import Path
 
 from hardware_profiles.schema import HardwareProfile
@@ -16,10 +17,9 @@ def profile_names() -> list[str]:
 
 def profile_path(name_or_path: str) -> Path:
     """The YAML file of a shipped name or a path. Raises InputError for neither."""
-    shipped = DEVICES / f"{name_or_path}.yaml"
-    if "/" not in name_or_path and shipped.is_file():
-        return shipped
-    if Path(name_or_path).exists():
+    if name_or_path in profile_names():
+        return DEVICES / f"{name_or_path}.yaml"
+    if os.path.exists(name_or_path):  # unlike Path.exists it also takes a name that is too long
         return Path(name_or_path)
     advice = nearest(name_or_path, profile_names())
     raise InputError("--hardware", "must be a shipped device or a YAML file", repr(name_or_path), advice)

@@ -43,6 +43,9 @@ ByteSize = Annotated[int, BeforeValidator(_whole), _quantity("byte"), Field(gt=0
 ByteRate = Annotated[float, _quantity("byte/second")]
 
 
+Count = Annotated[int, Field(strict=True, ge=1, le=1024)]
+
+
 class Frozen(BaseModel):
     """Base of all parts of a profile: unknown keys are errors, nothing changes after construction."""
 
@@ -131,8 +134,8 @@ class Cpu(Frozen):
     """
 
     name: str
-    cores: Annotated[int, Field(ge=1)]
-    threads: Annotated[int, Field(ge=1)]
+    cores: Count
+    threads: Count
     peak_flop_per_s: FlopFigure
     gemm_flop_per_s: FlopFigure
     gemv_flop_per_s: FlopFigure
@@ -188,7 +191,7 @@ class StorageRow(Frozen):
     """One rate in bytes/s: random reads of this request size with this many in flight."""
 
     request: ByteSize
-    queue_depth: Annotated[int, Field(ge=1)]
+    queue_depth: Count
     rate: ByteRate
 
 
@@ -213,9 +216,9 @@ class Storage(Frozen):
     sequential_read: RateFigure
     random_4k_read: RateFigure
     latency: TimeFigure | None = None
-    queue_depth: Annotated[int, Field(ge=1, le=1024)]
+    queue_depth: Count
     table: StorageTable | None = None
-    direct_io: bool
+    direct_io: Annotated[bool, Field(strict=True)]
     read_ahead: SizeFigure
     page_cache: str = ""
 

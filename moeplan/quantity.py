@@ -50,13 +50,14 @@ def parse_quantity(text: object, dimension: Dimension, where: str, *, allow_zero
     must = f"must be a quantity like {EXAMPLES.get(dimension, dimension)}"
     if not isinstance(text, str) or not text.strip():
         raise InputError(where, must, repr(text), "write a number and a unit")
-    number, unit = _split(text.strip())
+    number, unit = _split(text.strip().replace("µ", "u").replace("μ", "u"))  # the micro sign and the Greek mu
     try:
         value = float(number)
     except ValueError:
         raise InputError(where, must, repr(text), "write a number, a space and a unit") from None
-    if not math.isfinite(value) or value < 0 or (value == 0 and not allow_zero):
-        raise InputError(where, "must be a finite number above zero", repr(text), must.replace("must be", "write"))
+    if not math.isfinite(value * 1e15) or value < 0 or (value == 0 and not allow_zero):
+        bound = "of at least zero" if allow_zero else "above zero"
+        raise InputError(where, f"must be a finite number {bound}", repr(text), must.replace("must be", "write"))
     if not UNIT_PATTERN.fullmatch(unit):
         raise InputError(where, must, repr(text), _unit_advice(unit))
     try:
@@ -69,7 +70,7 @@ def parse_quantity(text: object, dimension: Dimension, where: str, *, allow_zero
 def _split(text: str) -> tuple[str, str]:
     """The number and the unit of "8 MiB" or "8MiB"."""
     cut = next((i for i, c in enumerate(text) if c == " " or (c.isalpha() and not _is_exponent(text, i))), len(text))
-    return text[:cut], text[cut:].strip()
+    return text[:cut], text[cut:].strip().replace(" / ", "/")
 
 
 def _is_exponent(text: str, index: int) -> bool:

@@ -24,6 +24,7 @@ class _Composer:
     def __init__(self, source: str) -> None:
         self.source = source
         self.lines: dict[KeyPath, int] = {}
+        self.loader: Any = yaml.SafeLoader("")  # types-pyyaml leaves its methods untyped
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         self.lines.setdefault(path, node.start_mark.line + 1)
@@ -31,12 +32,19 @@ class _Composer:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
-        return yaml.SafeLoader("").construct_object(node)
+        try:
+            return self.loader.construct_object(node)
+        except (ValueError, OverflowError) as error:  # a date like 2024-13-45, a number of 5000 digits
+            where = f"{self.source}:{node.start_mark.line + 1}"
+            raise InputError(where, "must be a valid value", repr(node.value)[:40], "quote it if it is text") from error
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key, line = str(key_node.value), key_node.start_mark.line + 1
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise InputError(f"{self.source}:{line}", "a key must be a word", "a list or mapping")
+            key = str(key_node.value)
             if key in result:
                 raise InputError(f"{self.source}:{line}", f"key {key!r} must stand once", "it twice", "remove one")
             self.lines[(*path, key)] = line
@@ -49,9 +57,7 @@ def load_mapping(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     text = read_text(path)
     try:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                where = f"{path}:{event.start_mark.line + 1}"
-                raise InputError(where, "must have no anchors and aliases", "one", "write the value out")
+            _refuse_cleverness(event, path)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
             raise InputError(str(path), "must be a YAML mapping", "an empty file")
@@ -66,6 +72,14 @@ def load_mapping(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     if not isinstance(value, dict):
         raise InputError(str(path), "must be a YAML mapping", f"a {type(value).__name__}", "write `key: value` lines")
     return value, composer.lines
+
+
+def _refuse_cleverness(event: Any, path: Path) -> None:
+    """Anchors and aliases can grow a small file without bound; tags can turn text into something else."""
+    for what in ("anchor", "tag"):  # an alias has an anchor too
+        if getattr(event, what, None) is not None:
+            where = f"{path}:{event.start_mark.line + 1}"
+            raise InputError(where, "must have no anchors, aliases and tags", "one", "write the value out")
 
 
 def load_model(path: Path, model: type[Model]) -> Model:

@@ -1,0 +1,114 @@
+"""Quantities: a number and a unit, decimal and binary prefixes apart, and nothing else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moeplan.errors import InputError
+from moeplan.quantity import (
+    Dimension,
+    format_bytes,
+    format_params,
+    format_rate,
+    format_seconds,
+    parse_quantity,
+)
+
+GOOD: list[tuple[str, Dimension, float]] = [
+    ("3.5 GB/s", "byte/second", 3.5e9),
+    ("200 MiB/s", "byte/second", 200 * 2**20),
+    ("16 GiB", "byte", 16 * 2**30),
+    ("64 GB", "byte", 64e9),
+    ("8MiB", "byte", 8 * 2**20),
+    ("1e9 B/s", "byte/second", 1e9),
+    ("1e9B/s", "byte/second", 1e9),
+    ("1.5e-3 s", "second", 1.5e-3),
+    ("2E3MB", "byte", 2e9),
+    ("80 us", "second", 80e-6),
+    ("80 µs", "second", 80e-6),
+    ("10us", "second", 1e-5),
+    ("1.2 TFLOP/s", "flop/second", 1.2e12),
+    ("35 GFLOP/s", "flop/second", 35e9),
+    ("900 mW", "watt", 0.9),
+    ("  4 KiB ", "byte", 4096),
+    ("3 GB / s", "byte/second", 3e9),
+    ("1 TiB", "byte", 2**40),
+]
+
+
+@pytest.mark.parametrize(("text", "dimension", "value"), GOOD)
+def test_a_quantity_becomes_its_si_value(text: str, dimension: Dimension, value: float) -> None:
+    """GB is 10^9 and GiB 2^30 bytes, and the result is the double nearest to the written number."""
+    assert parse_quantity(text, dimension, "here") == value
+
+
+BAD: list[tuple[object, Dimension, str]] = [
+    ("3 GB", "byte/second", "the unit 'GB' does not fit here"),
+    ("3 GB/s", "byte", "does not fit here"),
+    ("3 parsec", "byte", "does not fit here"),
+    ("100 Mb/s", "byte/second", "bits are not accepted"),
+    ("48G", "byte", "a bare 'G' is no unit: write GB (10^n) or GiB (2^n)"),
+    ("48 k", "byte", "a bare 'k' is no unit"),
+    ("48", "byte", "the unit is missing"),
+    ("GB", "byte", "write a number, a space and a unit"),
+    ("", "byte", "write a number and a unit"),
+    (48, "byte", "write a number and a unit"),
+    (True, "byte", "write a number and a unit"),
+    (None, "byte", "write a number and a unit"),
+    (float("nan"), "byte", "write a number and a unit"),
+    ("nan GB", "byte", "must be a quantity like '16 GiB' or '64 GB'"),
+    ("inf GB", "byte", "must be a quantity"),
+    ("1e400 B", "byte", "must be a finite number above zero"),
+    ("1e305 GB", "byte", "must be a finite number above zero"),
+    ("-3 GB/s", "byte/second", "must be a finite number above zero"),
+    ("0 GB", "byte", "must be a finite number above zero"),
+    ("3 GB/s GB", "byte/second", "does not fit here"),
+    ("3 2**9999999999 B", "byte", "does not fit here"),
+    ("3 B**1", "byte", "does not fit here"),
+    ("3 kiB", "byte", "does not fit here"),
+    ("1,5 GB", "byte", "write a number"),
+]
+
+
+@pytest.mark.parametrize(("text", "dimension", "words"), BAD)
+def test_anything_else_is_refused_in_one_line(text: object, dimension: Dimension, words: str) -> None:
+    """The line starts with where it stands, quotes what was found and says what to do."""
+    with pytest.raises(InputError) as caught:
+        parse_quantity(text, dimension, "file.yaml:3")
+    message = str(caught.value)
+    assert message.startswith("file.yaml:3: must be ")
+    assert words in message
+    assert repr(text) in message
+    assert "\n" not in message
+
+
+def test_zero_is_a_value_only_where_it_is_allowed() -> None:
+    """A latency may be zero, a rate may not; a negative latency may not either."""
+    assert parse_quantity("0 us", "second", "here", allow_zero=True) == 0
+    with pytest.raises(InputError, match="of at least zero"):
+        parse_quantity("-1 us", "second", "here", allow_zero=True)
+
+
+@given(st.text(max_size=12))
+def test_no_text_crashes_the_parser(text: str) -> None:
+    """Any text is a quantity or an InputError."""
+    try:
+        assert parse_quantity(text, "byte", "here") > 0
+    except InputError:
+        pass
+
+
+@given(st.floats(1e-6, 1e6), st.sampled_from([("B", 1.0), ("kB", 1e3), ("MiB", 2.0**20), ("TB", 1e12)]))
+def test_written_and_read_again_is_the_same(number: float, unit: tuple[str, float]) -> None:
+    """The value is number x factor to 15 digits."""
+    assert parse_quantity(f"{number!r} {unit[0]}", "byte", "here") == pytest.approx(number * unit[1], rel=1e-14)
+
+
+def test_formatting_has_three_digits_and_the_customary_prefix() -> None:
+    """Memory in binary units, rates in decimal ones, times down to ns, parameters in millions and billions."""
+    assert [format_bytes(n) for n in (0, 18, 1990656, 2.25 * 2**30)] == ["0 B", "18 B", "1.90 MiB", "2.25 GiB"]
+    assert [format_rate(r) for r in (5, 57.3e6, 419e6, 7e9)] == ["5 B/s", "57.3 MB/s", "419 MB/s", "7.00 GB/s"]
+    assert [format_seconds(t) for t in (0, 5e-9, 80e-6, 1.25e-3, 2.31)] == [
+        "0 s", "5 ns", "80.0 us", "1.25 ms", "2.31 s",
+    ]  # fmt: skip
+    assert [format_params(n) for n in (20.2e6, 4.03e9)] == ["20.2 M", "4.03 B"]
