@@ -1,6 +1,7 @@
 """The commands that answer: simulate, plan, sweep and report."""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from simulator.question import Question
+
+PIPE_WIDTH = 100  # columns when the output is no terminal
 
 Model = Annotated[str, typer.Option("--model", metavar="M", help="Shipped model name or a YAML file.")]
 Hardware = Annotated[str, typer.Option("--hardware", metavar="H", help="Shipped device name or a YAML file.")]
@@ -218,7 +221,7 @@ def _items(text: str, where: str) -> list[str]:
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def _say_where(path: Path | None) -> None:

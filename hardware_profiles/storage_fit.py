@@ -18,7 +18,8 @@ Two forms were compared on the shipped tables, mean / largest absolute error of 
 
 This one is used though it is worse on the E27T, because its constants are times that an event simulation can wait
 for.  On the E27T it is too fast by a third at depth 4 and too slow by a quarter at depth 1, where the drive seems to
-read ahead.  `fit_residuals` prints the errors row by row.
+read ahead.  `fit_residuals` prints the errors row by row.  Left out: a kernel may split a request larger than the
+table's into parts that run in parallel; the form takes it as one, so 2 MiB alone on the E27T (1.2 GB/s) is too slow.
 """
 
 from collections.abc import Sequence

@@ -15,6 +15,7 @@ from moeplan.errors import InputError, nearest
 from moeplan.files import read_text
 
 Model = TypeVar("Model", bound=BaseModel)
+MAX_DEPTH = 32  # PyYAML is recursive, and quadratic in the depth
 KeyPath = tuple[str | int, ...]
 
 
@@ -56,7 +57,11 @@ def load_mapping(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """The mapping in a YAML file and the line of every key path. Raises InputError."""
     text = read_text(path)
     try:
+        depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise InputError(str(path), "must be a YAML mapping", "one nested too deeply")
             _refuse_cleverness(event, path)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
@@ -67,8 +72,6 @@ def load_mapping(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise InputError(where, "must be valid YAML", getattr(error, "problem", None) or error) from error
-    except RecursionError as error:
-        raise InputError(str(path), "must be a YAML mapping", "one nested too deeply") from error
     if not isinstance(value, dict):
         raise InputError(str(path), "must be a YAML mapping", f"a {type(value).__name__}", "write `key: value` lines")
     return value, composer.lines
@@ -100,7 +103,8 @@ def _as_input_error(
     error: ValidationError, model: type[BaseModel], source: str, lines: dict[KeyPath, int]
 ) -> InputError:
     complaints = error.errors(include_url=False)
-    first = min(complaints, key=lambda c: _line(c["loc"], lines))
+    # a key that is missing, or a list that is too short, is often the echo of another complaint: those come last
+    first = min(complaints, key=lambda c: (c["type"] in {"missing", "too_short"}, _line(c["loc"], lines)))
     more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
     line = _line(first["loc"], lines)
     key = ".".join(str(part) for part in first["loc"])

@@ -1,5 +1,7 @@
 """Quantities: a number and a unit, decimal and binary prefixes apart, and nothing else."""
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,10 +94,8 @@ def test_zero_is_a_value_only_where_it_is_allowed() -> None:
 @given(st.text(max_size=12))
 def test_no_text_crashes_the_parser(text: str) -> None:
     """Any text is a quantity or an InputError."""
-    try:
+    with contextlib.suppress(InputError):
         assert parse_quantity(text, "byte", "here") > 0
-    except InputError:
-        pass
 
 
 @given(st.floats(1e-6, 1e6), st.sampled_from([("B", 1.0), ("kB", 1e3), ("MiB", 2.0**20), ("TB", 1e12)]))
