@@ -204,7 +204,8 @@ class StorageTable(Provenance):
 class Storage(Frozen):
     """
     Read behaviour: sequential_read and random_4k_read (one request at a time), the latency of a small request where
-    it is known apart, queue_depth: how many requests in flight still help.
+    it is known apart, queue_depth: how many requests in flight still help, max_request: the largest piece that the
+    kernel hands to the device (None: it splits nothing).
 
     table: rates over request size and queue depth; where it is given, the four constants of StorageModel are fitted
     to it.  direct_io: whether reads can pass the page cache by; read_ahead: what a buffered read draws in beyond.
@@ -217,6 +218,7 @@ class Storage(Frozen):
     random_4k_read: RateFigure
     latency: TimeFigure | None = None
     queue_depth: Count
+    max_request: ByteSize | None = None
     table: StorageTable | None = None
     direct_io: Annotated[bool, Field(strict=True)]
     read_ahead: SizeFigure

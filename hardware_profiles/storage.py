@@ -10,7 +10,8 @@ and then the one bus for
     b = request_overhead_s + bus_s_per_byte * request_bytes.
 
 So a closed loop of depth q moves request_bytes * min(q / (a + b), 1 / b) bytes per second, a burst of m <= queue_depth
-requests on an idle device takes a + m b, and a request alone a + b.  Left out: read-ahead, page cache, writes.
+requests on an idle device takes a + m b, and a request alone a + b.  A request larger than max_request_bytes is
+split, as kernels do, into equal pieces that take lanes of their own.  Left out: read-ahead, page cache, writes.
 """
 
 import heapq
@@ -20,16 +21,24 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class StorageModel:
-    """Four service constants in seconds (per byte), and the number of lanes that help."""
+    """Four service constants in seconds (per byte), the number of lanes that help, the largest piece (None: any)."""
 
     latency_s: float
     lane_s_per_byte: float
     request_overhead_s: float
     bus_s_per_byte: float
     queue_depth: int
+    max_request_bytes: int | None = None
+
+    def pieces(self, request_bytes: int) -> tuple[int, int]:
+        """(number of pieces, bytes of one) that a request reaches the device as; the last one is rounded up."""
+        if self.max_request_bytes is None or request_bytes <= self.max_request_bytes:
+            return 1, request_bytes
+        n_pieces = -(-request_bytes // self.max_request_bytes)
+        return n_pieces, -(-request_bytes // n_pieces)
 
     def service_s(self, request_bytes: int) -> tuple[float, float]:
-        """(seconds in a lane, seconds on the bus) of one request."""
+        """(seconds in a lane, seconds on the bus) of one request that is not split."""
         lane_s = self.latency_s + self.lane_s_per_byte * request_bytes
         return lane_s, self.request_overhead_s + self.bus_s_per_byte * request_bytes
 
@@ -39,9 +48,10 @@ class StorageModel:
 
     def effective_bandwidth(self, request_bytes: int, queue_depth: int) -> float:
         """Bytes per second of a closed loop that keeps queue_depth requests in flight."""
-        lane_s, bus_s = self.service_s(request_bytes)
-        lanes = min(queue_depth, self.queue_depth)
-        return request_bytes / max((lane_s + bus_s) / lanes, bus_s)
+        n_pieces, piece_bytes = self.pieces(request_bytes)
+        lane_s, bus_s = self.service_s(piece_bytes)
+        lanes = min(queue_depth * n_pieces, self.queue_depth)
+        return piece_bytes / max((lane_s + bus_s) / lanes, bus_s)
 
     def at_read_rate(self, sequential_bytes_per_s: float, current_bytes_per_s: float) -> "StorageModel":
         """The device whose sequential rate goes from current to another one; latency and request overhead stay."""
@@ -54,10 +64,11 @@ def _burst_s(storage: StorageModel, n_requests: int, request_bytes: int) -> floa
     """Lanes are taken in order of issue, the bus in order of leaving the lanes (all requests are alike)."""
     if n_requests == 0:
         return 0.0
-    lane_s, bus_s = storage.service_s(request_bytes)
-    free_lanes = [0.0] * min(storage.queue_depth, n_requests)
+    n_pieces, piece_bytes = storage.pieces(request_bytes)
+    lane_s, bus_s = storage.service_s(piece_bytes)
+    free_lanes = [0.0] * min(storage.queue_depth, n_requests * n_pieces)
     bus_free = 0.0
-    for _ in range(n_requests):
+    for _ in range(n_requests * n_pieces):
         at_bus = heapq.heappop(free_lanes) + lane_s
         bus_free = max(bus_free, at_bus) + bus_s
         heapq.heappush(free_lanes, bus_free)

@@ -18,12 +18,12 @@ Two forms were compared on the shipped tables, mean / largest absolute error of 
 
 This one is used though it is worse on the E27T, because its constants are times that an event simulation can wait
 for.  On the E27T it is too fast by a third at depth 4 and too slow by a quarter at depth 1, where the drive seems to
-read ahead.  `fit_residuals` prints the errors row by row.  Left out: a kernel may split a request larger than the
-table's into parts that run in parallel; the form takes it as one, so 2 MiB alone on the E27T (1.2 GB/s) is too slow.
+read ahead.  `fit_residuals` prints the errors row by row.  A profile's max_request says how large a piece the kernel
+hands to the device; larger requests run as several pieces in parallel lanes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -54,9 +54,11 @@ class Residual:
 def storage_model(storage: Storage) -> StorageModel:
     """The model of a profile's storage."""
     if storage.table is not None:
-        return fit_table(storage.table.rows, storage.queue_depth)
+        fitted = fit_table(storage.table.rows, storage.queue_depth)
+        return replace(fitted, max_request_bytes=storage.max_request)
     latency_s = None if storage.latency is None else storage.latency.value
-    return from_few_figures(storage.sequential_read.value, storage.random_4k_read.value, latency_s, storage.queue_depth)
+    rates = storage.sequential_read.value, storage.random_4k_read.value
+    return replace(from_few_figures(*rates, latency_s, storage.queue_depth), max_request_bytes=storage.max_request)
 
 
 def from_few_figures(

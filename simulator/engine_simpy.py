@@ -197,8 +197,9 @@ class _Run:
         if not missing:
             return self.env.timeout(0, self.env.now)
         layout = self.scenario.layout
-        n_reads = len(missing) * layout.n_requests
-        reads = [self.env.process(self.machine.read(layout.request_bytes)) for _ in range(n_reads)]
+        n_pieces, piece_bytes = self.machine.storage.pieces(layout.request_bytes)
+        n_reads = len(missing) * layout.n_requests * n_pieces
+        reads = [self.env.process(self.machine.read(piece_bytes)) for _ in range(n_reads)]
         arrived = self.env.event()
 
         def one_down(_: simpy.Event) -> None:

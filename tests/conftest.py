@@ -51,7 +51,7 @@ def tiny_model(n_layers: int = 3, n_experts: int = 8, top_k: int = 2, **changes:
     return spec.model_copy(update={**update, **changes})
 
 
-def storage_model(**changes: float) -> StorageModel:
+def storage_model(**changes: float | None) -> StorageModel:
     """Storage in round numbers: 100 us a request in parallel lanes, 1 GB/s on the bus, 4 lanes."""
     fields = {
         "latency_s": 1e-4,

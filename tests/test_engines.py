@@ -44,13 +44,14 @@ def assert_equal(first: Timeline, second: Timeline) -> None:
 
 
 RATES = st.builds(
-    lambda latency, lane, overhead, bus, depth, flop, ram, kernel, overlap: device_rates(
+    lambda latency, lane, overhead, bus, depth, largest, flop, ram, kernel, overlap: device_rates(
         storage_model(
             latency_s=latency,
             lane_s_per_byte=lane,
             request_overhead_s=overhead,
             bus_s_per_byte=bus,
             queue_depth=depth,
+            max_request_bytes=largest,
         ),
         gemv_flop_per_s=flop,
         gemm_flop_per_s=3 * flop,
@@ -63,6 +64,7 @@ RATES = st.builds(
     overhead=st.sampled_from([0.0, 1e-5]),
     bus=st.floats(1e-10, 1e-7),
     depth=st.integers(1, 6),
+    largest=st.sampled_from([None, 3000]),
     flop=st.floats(1e8, 1e11),
     ram=st.floats(1e7, 1e10),
     kernel=st.floats(0, 1e-5),
