@@ -12,10 +12,11 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from moeplan.errors import InputError
-from moeplan.quantity import Dimension, format_bytes, format_rate, parse_quantity
+from moeplan.quantity import Dimension, format_bytes, format_rate, format_seconds, parse_quantity
 
 Kind = Literal["measured", "datasheet", "theoretical", "assumed"]
 
+RANDOM_READ_BYTES = 4096  # the request size of random_4k_read
 Z_80 = 1.2815515655446004  # the standard normal's 90th percentile: the ends of an 80 % interval
 
 
@@ -233,6 +234,11 @@ class Storage(Frozen):
         if self.free_space.value > self.capacity.value:
             got = f"{format_bytes(self.free_space.value)} > {format_bytes(self.capacity.value)}"
             raise ProfileError("free_space", "free_space must be at most capacity", got)
+        alone_s = RANDOM_READ_BYTES / small
+        if self.table is None and self.latency is not None and self.latency.value > alone_s:
+            got = f"{format_seconds(self.latency.value)} > {format_seconds(alone_s)}"
+            advice = "correct one of the two"
+            raise ProfileError("latency", "latency must be at most 4 KiB / random_4k_read", got, advice)
         return self
 
     @property

@@ -2,12 +2,14 @@
 From a profile's storage figures to the constants of a StorageModel.
 
 With a table of (request size, queue depth, rate) rows the four constants are fitted by least squares on the
-logarithm of the rate, none of them negative.  Without one they follow from few figures:
+logarithm of the rate, none of them negative.  Without one they follow from few figures, which are met exactly:
 
-    bus_s_per_byte = 1 / sequential read          latency_s = 4096 / random 4K read - 4096 / sequential read
+    bus_s_per_byte = 1 / sequential read
+    latency_s + request_overhead_s = 4096 / random 4K read - 4096 / sequential read
 
-which is too fast for a single large read on a drive that needs depth to reach its rate: 256 KiB at depth 1 on the
-Phison E27T would come out as 1.7 times what was measured.  Give a table for such a drive.
+of which all is latency, unless the profile says how much; the rest is then paid on the bus.  That is too fast for a
+single large read on a drive that needs depth to reach its rate: 256 KiB at depth 1 on the Phison E27T would come out
+as 1.7 times what was measured.  Give a table for such a drive.
 
 Two forms were compared on the shipped tables, mean / largest absolute error of the rate over the rows:
 
@@ -28,10 +30,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
-from hardware_profiles.schema import Storage, StorageRow
+from hardware_profiles.schema import RANDOM_READ_BYTES, Storage, StorageRow
 from hardware_profiles.storage import StorageModel
 
-RANDOM_READ_BYTES = 4096
 SMALLEST, LARGEST = 1e-13, 1.0  # bounds of the constants, seconds or seconds per byte
 LANE_SHARES = (0.05, 0.3, 2.0)  # starting points: time per byte in a lane over that on the bus
 
@@ -64,10 +65,13 @@ def storage_model(storage: Storage) -> StorageModel:
 def from_few_figures(
     sequential_bytes_per_s: float, random_4k_bytes_per_s: float, latency_s: float | None, queue_depth: int
 ) -> StorageModel:
-    """Constants from a sequential and a 4 KiB random rate at queue depth 1; a known latency replaces the latter."""
-    if latency_s is None:
-        latency_s = max(0.0, RANDOM_READ_BYTES / random_4k_bytes_per_s - RANDOM_READ_BYTES / sequential_bytes_per_s)
-    return StorageModel(latency_s, 0.0, 0.0, 1 / sequential_bytes_per_s, queue_depth)
+    """
+    Constants from a sequential and a 4 KiB random rate at queue depth 1, and from the part of a request's fixed time
+    that requests in flight spend side by side, where it is known (None: all of it).
+    """
+    fixed_s = max(0.0, RANDOM_READ_BYTES / random_4k_bytes_per_s - RANDOM_READ_BYTES / sequential_bytes_per_s)
+    parallel_s = fixed_s if latency_s is None else min(latency_s, fixed_s)
+    return StorageModel(parallel_s, 0.0, fixed_s - parallel_s, 1 / sequential_bytes_per_s, queue_depth)
 
 
 def fit_table(rows: Sequence[StorageRow], queue_depth: int) -> StorageModel:

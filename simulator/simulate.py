@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-from hardware_profiles.rates import DeviceRates
 
+from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
 from simulator.engine_fast import Decisions, FastEngine
 from simulator.engine_simpy import simulate_simpy

@@ -49,6 +49,30 @@ def test_no_figure_comes_from_what_is_to_be_predicted(name: str) -> None:
         assert word not in text
 
 
+# public decode speeds that the predictions are compared with: no figure may come from the same page
+PAGES_TO_PREDICT = (
+    "https://byteshape.com/blogs/Qwen3-30B-A3B-Instruct-2507",
+    "https://github.com/Helldez/BigMoeOnEdge/blob/main/docs/benchmarks.md",
+    "https://github.com/Helldez/BigMoeOnEdge/pull/187",
+    "https://github.com/JustVugg/colibri/issues/1070",
+    "https://github.com/JustVugg/colibri/issues/486",
+    "https://github.com/JustVugg/colibri/issues/93",
+    "https://github.com/SJTU-IPADS/PowerInfer",
+    "https://github.com/geerlingguy/ai-benchmarks",
+    "https://github.com/ggml-org/llama.cpp/issues/19480",
+    "https://github.com/ikawrakow/ik_llama.cpp",
+    "https://inventivehq.com/blog/moe-on-cpu-benchmark",
+    "https://philippe-anel.fr/en/blog/2025/08/10/qwen3-vs-gpt-oss-benchmark-cpu",
+)
+
+
+@pytest.mark.parametrize("name", sorted(WANTED))
+def test_no_source_is_a_page_of_decode_speeds(name: str) -> None:
+    """The devices stay independent of the measurements that they are to predict."""
+    text = "".join((DEVICES / f"{name}.yaml").read_text(encoding="utf-8").split())
+    assert not [page for page in PAGES_TO_PREDICT if page in text]
+
+
 def test_cards_and_emmc_gain_nothing_from_depth() -> None:
     """Without command queueing one request runs at a time."""
     for name in profile_names():

@@ -101,11 +101,15 @@ def test_another_read_rate_keeps_the_latencies() -> None:
 
 
 def test_few_figures_are_met_exactly() -> None:
-    """4 KiB alone runs at the 4K rate, large reads at the sequential rate; a latency overrides the 4K rate."""
+    """4 KiB alone runs at the 4K rate, large reads at the sequential rate, with a latency or without."""
     model = from_few_figures(419e6, 57e6, None, 8)
     assert model.effective_bandwidth(4096, 1) == pytest.approx(57e6)
     assert model.effective_bandwidth(2**30, 1) == pytest.approx(419e6, rel=1e-3)
-    assert from_few_figures(419e6, 57e6, 80e-6, 8).latency_s == 80e-6
+    split = from_few_figures(419e6, 57e6, 50e-6, 8)
+    assert split.latency_s == 50e-6
+    assert split.latency_s + split.request_overhead_s == pytest.approx(model.latency_s)
+    assert split.effective_bandwidth(4096, 1) == pytest.approx(57e6)
+    assert split.effective_bandwidth(4096, 8) < model.effective_bandwidth(4096, 8)  # the overhead does not overlap
 
 
 def test_the_pi_reaches_its_link_with_many_small_reads() -> None:

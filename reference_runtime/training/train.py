@@ -51,7 +51,7 @@ def orthogonalised(matrix: Tensor, n_iterations: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum orthogonalised per matrix; for stacks of matrices over the leading axis."""
 
-    def __init__(self, params: list[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.5) -> None:
+    def __init__(self, params: list[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.2) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
