@@ -166,7 +166,7 @@ def _question(
 ) -> "Question":  # fmt: skip
     """The options as a Question."""
     from hardware_profiles.catalog import load_profile
-    from simulator.model_catalog import load_model_spec
+    from simulator.model.catalog import load_model_spec
     from simulator.question import Question
     from traces.catalog import load_trace
     from traces.synthetic import adapt

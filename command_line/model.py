@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from simulator.model_spec import ModelSpec
+    from simulator.model.spec import ModelSpec
 
 app = typer.Typer(no_args_is_help=True, help="Models: list, show, import from a GGUF, safetensors or config.json.")
 
@@ -17,7 +17,7 @@ Name = Annotated[str, typer.Argument(help="A shipped name or the path of a model
 
 def summary(spec: "ModelSpec") -> dict[str, Any]:
     """The figures of a model under the names of `model show --json`; 0 where a dense model has none."""
-    from simulator import model_size
+    from simulator.model import size as model_size
 
     experts = spec.experts
     return {
@@ -46,7 +46,7 @@ def list_models(as_json: JsonOption = False) -> None:
     """The shipped models with their sizes."""
     from rich.console import Console
 
-    from simulator.model_catalog import load_model_spec, model_names
+    from simulator.model.catalog import load_model_spec, model_names
 
     specs = [load_model_spec(name) for name in model_names()]
     if as_json:
@@ -79,7 +79,7 @@ def show_model(name: Name, as_json: JsonOption = False) -> None:
     """What a model is and what follows from its shapes."""
     from rich.console import Console
 
-    from simulator.model_catalog import load_model_spec
+    from simulator.model.catalog import load_model_spec
 
     spec = load_model_spec(name)
     if as_json:
@@ -96,7 +96,7 @@ def show_model(name: Name, as_json: JsonOption = False) -> None:
 
 def _rows(spec: "ModelSpec") -> list[tuple[str, ...]]:
     from moeplan.quantity import format_bytes, format_params
-    from simulator import model_size
+    from simulator.model import size as model_size
 
     attention, experts = spec.attention, spec.experts
     window = f", window {attention.window}" if attention.window else ""
@@ -135,7 +135,7 @@ def _convention(spec: "ModelSpec") -> str:
 
 def _group_rows(spec: "ModelSpec") -> list[tuple[str, ...]]:
     from moeplan.quantity import format_bytes
-    from simulator import model_size
+    from simulator.model import size as model_size
 
     types, n_bytes = spec.tensor_types.model_dump(), model_size.group_bytes(spec)
     return [
@@ -166,8 +166,8 @@ def import_model_file(
     from rich.console import Console
 
     from moeplan.quantity import format_bytes, format_params
-    from simulator import model_size
-    from simulator.model_import import import_model, write_spec
+    from simulator.model import size as model_size
+    from simulator.model.imports.dispatch import import_model, write_spec
 
     imported = import_model(path)
     write_spec(imported, output)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from hardware_profiles.rates import DeviceRates
 
-from simulator import model_size
-from simulator.model_spec import ModelSpec
-from simulator.tensor_types import bytes_per_weight
+from hardware_profiles.rates import DeviceRates
+from simulator.model import size as model_size
+from simulator.model.spec import ModelSpec
+from simulator.model.tensor_types import bytes_per_weight
 
 # Kernel launches of an op in a graph executor; each pays the profile's op overhead (a barrier and a dispatch).
 ROUTER_KERNELS = 2  # matrix product, top-k

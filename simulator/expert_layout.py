@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from moeplan.errors import InputError, nearest
-from simulator.model_size import expert_bytes
-from simulator.model_spec import ModelSpec
+from simulator.model.size import expert_bytes
+from simulator.model.spec import ModelSpec
 
 ALIGNMENT_BYTES = 4096  # what O_DIRECT asks of offsets and lengths on common file systems
 

@@ -9,11 +9,11 @@ The memory plan: what must be resident, what the expert cache gets, and whether 
 from dataclasses import dataclass
 
 from moeplan.quantity import format_bytes
-from simulator import model_size
 from simulator.expert_layout import ExpertLayout
-from simulator.model_spec import ModelSpec
+from simulator.model import size as model_size
+from simulator.model.spec import ModelSpec
+from simulator.model.tensor_types import bytes_per_weight
 from simulator.result import MemoryResult, Reason, Verdict
-from simulator.tensor_types import bytes_per_weight
 
 FLOAT_BYTES = 4  # activations and logits are float32
 

@@ -1,7 +1,7 @@
 """Prefetch policies: when the reads of a row's missing experts are issued. A registry of two for now."""
 
 from moeplan.errors import InputError, nearest
-from simulator.model_spec import ModelSpec
+from simulator.model.spec import ModelSpec
 
 NONE, PRE_ATTENTION = "none", "pre-attention"
 

@@ -7,13 +7,13 @@ A question holds a whole hardware profile with its uncertainties, a scenario onl
 from dataclasses import dataclass, replace
 
 import numpy as np
+
 from hardware_profiles.rates import DeviceRates, rates, sample_rates
 from hardware_profiles.schema import HardwareProfile
-
 from moeplan.errors import InputError
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.memory import MemoryPlan, plan_memory
-from simulator.model_spec import ModelSpec
+from simulator.model.spec import ModelSpec
 from simulator.prefetch import check_prefetch, default_prefetch
 from simulator.scenario import (
     PREFILL_CHUNK_TOKENS,

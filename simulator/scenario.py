@@ -12,11 +12,11 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from hardware_profiles.rates import DeviceRates
 
+from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
 from simulator.expert_layout import ExpertLayout
-from simulator.model_spec import ModelSpec
+from simulator.model.spec import ModelSpec
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace
 
 PREFILL_CHUNK_TOKENS = 512  # the micro-batch that llama.cpp takes by default (n_ubatch)

@@ -5,8 +5,8 @@ import pytest
 
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.storage import StorageModel
-from simulator.model_catalog import load_model_spec
-from simulator.model_spec import ModelSpec
+from simulator.model.catalog import load_model_spec
+from simulator.model.spec import ModelSpec
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace, TraceHeader
 
 

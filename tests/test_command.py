@@ -10,7 +10,7 @@ import pytest
 
 from command_line import app
 from hardware_profiles.catalog import profile_path
-from simulator.model_catalog import model_path
+from simulator.model.catalog import model_path
 from traces.store import write_trace
 from traces.synthetic import synthesize
 

@@ -11,7 +11,7 @@ from simulator import costs
 from simulator.engine_fast import simulate_fast
 from simulator.engine_simpy import simulate_simpy, simulate_with_records
 from simulator.expert_layout import ExpertLayout
-from simulator.model_size import expert_bytes
+from simulator.model.size import expert_bytes
 from simulator.scenario import Scenario, steps_of
 from simulator.timeline import Timeline
 from tests.conftest import device_rates, make_trace, random_trace, storage_model, tiny_model

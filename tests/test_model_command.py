@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from command_line.model import app
-from simulator.model_catalog import load_model_spec, model_names
+from simulator.model.catalog import load_model_spec, model_names
 
 CONTRACT = {
     "n_params", "n_active_params", "expert_bytes", "dense_bytes", "file_bytes", "kv_bytes_per_token", "n_layers",

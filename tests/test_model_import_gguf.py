@@ -10,9 +10,9 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES
 
 from moeplan.errors import InputError
-from simulator import model_size
-from simulator.model_catalog import load_model_spec
-from simulator.model_import import ImportedModel, import_model, write_spec
+from simulator.model import size as model_size
+from simulator.model.catalog import load_model_spec
+from simulator.model.imports.dispatch import ImportedModel, import_model, write_spec
 
 HIDDEN, FFN, VOCAB, HEADS, KV_HEADS, HEAD_DIM, EXPERTS = 64, 32, 96, 4, 2, 32, 8
 F32, Q8_0, Q4_0, Q6_K = (GGMLQuantizationType[name] for name in ("F32", "Q8_0", "Q4_0", "Q6_K"))

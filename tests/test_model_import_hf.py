@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from moeplan.errors import InputError
-from simulator import model_size
-from simulator.model_catalog import load_model_spec
-from simulator.model_import import ImportedModel, import_model
+from simulator.model import size as model_size
+from simulator.model.catalog import load_model_spec
+from simulator.model.imports.dispatch import ImportedModel, import_model
 
 BYTES = {"BF16": 2, "F32": 4, "U8": 1, "I32": 4}
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator import model_size
-from simulator.model_catalog import load_model_spec, model_names
-from simulator.model_spec import with_quantisation, with_top_k
+from simulator.model import size as model_size
+from simulator.model.catalog import load_model_spec, model_names
+from simulator.model.spec import with_quantisation, with_top_k
 
 # name: (total, active here = body + LM head, active as the vendor counts), in 10^9; within 1 % by the project's target
 FIGURES = {

@@ -7,9 +7,9 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from pydantic import ValidationError
 
 from moeplan.errors import InputError
-from simulator.model_catalog import MODELS, load_model_spec, model_names
-from simulator.model_spec import with_quantisation, with_top_k
-from simulator.tensor_types import BLOCKS, bytes_per_weight, fitting_type, tensor_bytes
+from simulator.model.catalog import MODELS, load_model_spec, model_names
+from simulator.model.spec import with_quantisation, with_top_k
+from simulator.model.tensor_types import BLOCKS, bytes_per_weight, fitting_type, tensor_bytes
 
 SHIPPED = {
     "smallthinker-4b-a0.6b", "smallthinker-21b-a3b", "qwen3-30b-a3b", "olmoe-1b-7b", "gpt-oss-20b", "mixtral-8x7b",

@@ -6,7 +6,7 @@ import pytest
 
 from hardware_profiles.catalog import load_profile
 from moeplan.errors import InputError
-from simulator.model_catalog import load_model_spec
+from simulator.model.catalog import load_model_spec
 from simulator.planner import default_grid, plan
 from simulator.question import Question, prepare
 from simulator.result import PlanResult

@@ -9,7 +9,7 @@ from hardware_profiles.catalog import load_profile
 from hardware_profiles.schema import HardwareProfile
 from moeplan.errors import InputError
 from simulator.memory import lap_slots
-from simulator.model_catalog import load_model_spec
+from simulator.model.catalog import load_model_spec
 from simulator.question import Question, available_ram_bytes, prepare
 from simulator.result import Result
 from simulator.simulate import simulate

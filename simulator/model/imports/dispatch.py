@@ -4,22 +4,15 @@ Model specs from files that others made: a GGUF file (or its first megabytes), a
 There is no silent default: what the file does not say is in the report, with what was taken instead and from where.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from moeplan.errors import InputError
 from moeplan.files import write_text
-from simulator.model_spec import ModelSpec
-
-
-@dataclass(frozen=True)
-class ImportedModel:
-    """A spec and what a person should know about how it came about, one line each."""
-
-    spec: ModelSpec
-    report: tuple[str, ...]
+from simulator.model.imports.gguf import import_gguf
+from simulator.model.imports.hf import import_config
+from simulator.model.imports.imported import ImportedModel
 
 
 def import_model(path: Path) -> ImportedModel:
@@ -28,11 +21,7 @@ def import_model(path: Path) -> ImportedModel:
     if not path.exists():
         raise InputError(str(path), "must be a GGUF file, a config.json or a folder with one", "nothing there")
     if path.suffix == ".gguf":
-        from simulator.model_import_gguf import import_gguf
-
         return import_gguf(path)
-    from simulator.model_import_hf import import_config
-
     if path.is_dir():
         return _import_folder(path)
     if path.suffix == ".safetensors":
@@ -43,8 +32,6 @@ def import_model(path: Path) -> ImportedModel:
 
 
 def _import_folder(folder: Path) -> ImportedModel:
-    from simulator.model_import_hf import import_config
-
     if (folder / "config.json").is_file():
         return import_config(folder / "config.json")
     n_gguf = len(list(folder.glob("*.gguf")))

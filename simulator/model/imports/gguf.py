@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from moeplan.errors import InputError
-from simulator.gguf_header import GgufHeader, read_split
-from simulator.model_architectures import SMALLTHINKER_WINDOW, Architecture, architecture_of, sparsity_of
-from simulator.model_import import ImportedModel
-from simulator.model_spec import ModelSpec
-from simulator.model_tensors import (
+from simulator.model.imports.architectures import SMALLTHINKER_WINDOW, Architecture, architecture_of, sparsity_of
+from simulator.model.imports.gguf_header import GgufHeader, read_split
+from simulator.model.imports.imported import ImportedModel
+from simulator.model.imports.tensors import (
     GGUF_RULES,
     Groups,
     TensorInfo,
@@ -25,6 +24,7 @@ from simulator.model_tensors import (
     shortest_period,
     tensor_types_of,
 )
+from simulator.model.spec import ModelSpec
 
 GATING = {1: "softmax", 2: "sigmoid"}
 LAYER_TENSOR = re.compile(r"^blk\.(\d+)\.(.+)$")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from moeplan.errors import InputError, nearest
 from moeplan.strict_yaml import load_model
-from simulator.model_spec import ModelSpec
+from simulator.model.spec import ModelSpec
 
-MODELS = Path(__file__).parent / "models"
+MODELS = Path(__file__).parent / "specs"
 
 
 def model_names() -> list[str]:

@@ -9,8 +9,8 @@ body and the LM head; an embedding row is a lookup.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from simulator.model_spec import ModelSpec
-from simulator.tensor_types import tensor_bytes
+from simulator.model.spec import ModelSpec
+from simulator.model.tensor_types import tensor_bytes
 
 
 class Matrix(NamedTuple):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from moeplan.errors import InputError
-from simulator import model_size
-from simulator.model_spec import MAX_LAYERS, ModelSpec
-from simulator.tensor_types import BLOCKS, bytes_per_weight
+from simulator.model import size as model_size
+from simulator.model.spec import MAX_LAYERS, ModelSpec
+from simulator.model.tensor_types import BLOCKS, bytes_per_weight
 
 OTHER = "other"  # tensors that a ModelSpec does not describe
 Rules = Sequence[tuple[re.Pattern[str], str]]

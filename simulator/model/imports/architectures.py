@@ -8,7 +8,7 @@ arXiv:2507.20984.  Importers report every value that they take from here.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from simulator.model_spec import LayerKind
+from simulator.model.spec import LayerKind
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ from typing import Any
 
 from moeplan.errors import InputError
 from moeplan.strict_yaml import validate
-from simulator.hf_config import EXPERT_SIZE, N_EXPERTS, N_SHARED, TOP_K, HfConfig
-from simulator.model_architectures import sparsity_of
-from simulator.model_import import ImportedModel
-from simulator.model_size import group_params, n_params
-from simulator.model_spec import ModelSpec, TensorTypes
-from simulator.model_tensors import (
+from simulator.model.imports.architectures import sparsity_of
+from simulator.model.imports.hf_config import EXPERT_SIZE, N_EXPERTS, N_SHARED, TOP_K, HfConfig
+from simulator.model.imports.imported import ImportedModel
+from simulator.model.imports.safetensors_header import PACKED_TYPES, read_folder
+from simulator.model.imports.tensors import (
     SAFETENSORS_RULES,
     Groups,
     compare_bytes,
@@ -22,7 +21,8 @@ from simulator.model_tensors import (
     shortest_period,
     tensor_types_of,
 )
-from simulator.safetensors_header import PACKED_TYPES, read_folder
+from simulator.model.size import group_params, n_params
+from simulator.model.spec import ModelSpec, TensorTypes
 
 ACTIVATIONS = {"silu": "swiglu", "swiglu": "swiglu", "relu": "reglu"}
 DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}

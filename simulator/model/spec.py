@@ -1,7 +1,7 @@
 """
 ModelSpec: what a model is, as far as its speed depends on it. Shapes and storage types, no derived number.
 
-Everything that follows from the shapes (parameters, bytes) is in model_size.py.
+Everything that follows from the shapes (parameters, bytes) is in size.py.
 """
 
 from typing import Annotated, Literal, Self
@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from moeplan.errors import InputError
-from simulator.tensor_types import check_type
+from simulator.model.tensor_types import check_type
 
 LayerKind = Literal["full_rope", "full_nope", "sliding_rope"]
 Provenance = Literal["measured", "datasheet", "theoretical", "assumed"]

@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar
 
 from moeplan.errors import InputError
 from moeplan.files import read_text
-from simulator.model_architectures import Architecture, architecture_of
-from simulator.model_tensors import check_layers
+from simulator.model.imports.architectures import Architecture, architecture_of
+from simulator.model.imports.tensors import check_layers
 
 Kind = TypeVar("Kind")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from moeplan.errors import InputError
-from simulator.model_tensors import TensorInfo
+from simulator.model.imports.tensors import TensorInfo
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 TYPES = {

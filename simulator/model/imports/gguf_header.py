@@ -17,8 +17,8 @@ from pydantic import BaseModel
 
 from moeplan.errors import InputError
 from moeplan.strict_yaml import validate
-from simulator.model_tensors import TensorInfo
-from simulator.tensor_types import BLOCKS
+from simulator.model.imports.tensors import TensorInfo
+from simulator.model.tensor_types import BLOCKS
 
 SHARD_NAME = re.compile(r"^(?P<stem>.+[-._])(?P<number>\d{5})(?P<middle>[-._]of[-._])(?P<count>\d{5})\.gguf$")
 Model = TypeVar("Model", bound=BaseModel)
