@@ -25,6 +25,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 wheel: $(READY)
+	rm -rf build
 	$(BIN)/python -m build --wheel --no-isolation
 
 $(READY): requirements.lock pyproject.toml

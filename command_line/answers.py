@@ -40,7 +40,7 @@ AdaptTrace = Annotated[
     bool, typer.Option("--adapt-trace", help="Stretch a trace of another shape over the model; labelled as a stand-in.")
 ]
 EngineOption = Annotated[str, typer.Option("--engine", help="simpy (event by event) or fast (closed form).")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the interval's draws.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the interval's draws.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
 
@@ -137,7 +137,7 @@ def sweep(
         rows = sweeping.sweep(question, grid, seed=seed, on_row=done)
     from command_line.sweep_folder import write_sweep
 
-    write_sweep(question, rows, output)
+    write_sweep(question, rows, output, seed)
     if as_json:
         print(json.dumps({"schema_version": 1, "rows": [asdict(row) for row in rows]}, indent=1))
         return

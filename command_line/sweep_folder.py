@@ -15,7 +15,7 @@ FILE_NAME = "sweep.parquet"
 METADATA_KEY = b"moeplan.sweep"
 
 
-def write_sweep(question: "Question", rows: "list[SweepRow]", folder: Path) -> None:
+def write_sweep(question: "Question", rows: "list[SweepRow]", folder: Path, seed: int) -> None:
     """Write the table with its conditions in the metadata, and the report beside it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -25,9 +25,13 @@ def write_sweep(question: "Question", rows: "list[SweepRow]", folder: Path) -> N
     from simulator.small_print import small_print
     from simulator.sweep import N_SWEEP_SAMPLES, sweep_columns
 
-    conditions = small_print(prepare(question), "fast", N_SWEEP_SAMPLES, 0)
+    conditions = small_print(prepare(question), "fast", N_SWEEP_SAMPLES, seed)
     for name in ("ram_cap", "storage", "cache", "prefetch"):  # these vary from row to row
         conditions.pop(name, None)
+    if question.start == "warm":
+        conditions["start"] = (
+            "warm; resident rows have all experts loaded, the others a cache filled by the trace's head"
+        )
     table = pa.table(sweep_columns(rows)).replace_schema_metadata({METADATA_KEY: json.dumps(conditions).encode()})
     with atomic_path(folder / FILE_NAME) as temporary:
         pq.write_table(table, temporary)

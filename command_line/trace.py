@@ -93,7 +93,7 @@ def synthesize(
     n_prefill: Annotated[int, typer.Option("--n-prefill")] = 128,
     zipf: Annotated[float, typer.Option("--zipf", help="Skew of the experts' popularity; 0 is uniform.")] = 0.8,
     repeat: Annotated[float, typer.Option("--repeat", help="Chance to keep the previous token's expert.")] = 0.3,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
 ) -> None:
     """Write a synthetic trace, labelled as such: for shapes of which no recording is at hand."""
     from traces.store import write_trace

@@ -9,7 +9,7 @@ keys and values of min(context, window) tokens, so its time is a function of the
 Left out: work spread unevenly over cores, caches that hold a small model between tokens, NUMA.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -62,6 +62,14 @@ class Works:
             np.array(n_tokens) > 1,
         )
 
+    def mixed(self, other: "Works", other_frac: float) -> "Works":
+        """Between this and another set of works, for what is linear in a fraction such as sparsity."""
+        return replace(
+            self,
+            n_bytes=self.n_bytes + other_frac * (other.n_bytes - self.n_bytes),
+            n_flop=self.n_flop + other_frac * (other.n_flop - self.n_flop),
+        )
+
     def seconds(self, rates: DeviceRates) -> np.ndarray:
         """The same as `seconds`, element by element."""
         gemm = max(rates.gemm_flop_per_s, rates.gemv_flop_per_s)
@@ -105,17 +113,21 @@ def attention_flop_per_pair(model: ModelSpec) -> float:
     return FLOP_PER_WEIGHT * attention.n_heads * (scores + attention.mla.kv_lora_rank)
 
 
-def expert_ffn_work(model: ModelSpec, n_experts_used: int, n_tokens: int = 1) -> Work:
+def expert_ffn_work(
+    model: ModelSpec, n_experts_used: int, n_tokens: int = 1, gate_sparsity: float | None = None
+) -> Work:
     """
     The routed experts of a row, and the shared ones.
 
     With ReGLU the up and down rows of neurons whose gate is zero are skipped in decode:
     bytes = (1/3 + 2/3 (1 - sparsity)) x expert bytes.  In a chunk some token needs nearly every neuron, so all is read.
+    gate_sparsity: a share other than the model's own.
     """
     experts = model.experts
     if experts is None:
         return Work(0, 0, 0)
-    kept_frac = 1.0 if n_tokens > 1 else 1 / 3 + 2 / 3 * (1 - experts.gate_sparsity.value)
+    sparsity = experts.gate_sparsity.value if gate_sparsity is None else gate_sparsity
+    kept_frac = 1.0 if n_tokens > 1 else 1 / 3 + 2 / 3 * (1 - sparsity)
     n_bytes = n_experts_used * model_size.expert_bytes(model) * kept_frac + model_size.shared_ffn_bytes_per_layer(model)
     per_token = experts.top_k * model_size.expert_params(model) * kept_frac + model_size.shared_ffn_params(model)
     return Work(n_bytes, FLOP_PER_WEIGHT * per_token * n_tokens, EXPERT_KERNELS)

@@ -9,8 +9,8 @@ and serve every device.  A property test holds the engine equal to the SimPy eng
 from dataclasses import dataclass
 
 import numpy as np
-from hardware_profiles.rates import DeviceRates
 
+from hardware_profiles.rates import DeviceRates
 from simulator import costs
 from simulator.policies import make_policy
 from simulator.prefetch import PRE_ATTENTION
@@ -66,14 +66,16 @@ class FastEngine:
             op: costs.Works.of([work(model, n) for n in n_tokens], n_tokens) for op, work in per_step.items()
         }
         self._lm_head = costs.lm_head_work(model, scenario.lm_head_predictor)
+        self._has_logits = np.array([step.has_logits for step in steps], dtype=float)
         used, self._used_index = _distinct_pairs(self.decisions.n_used, n_tokens)
-        self._expert_ffn = costs.Works.of(
-            [costs.expert_ffn_work(model, n_experts, n) for n_experts, n in used], [n for _, n in used]
+        self._expert_ffn, self._expert_ffn_dense, self._expert_ffn_sparse = (
+            costs.Works.of([costs.expert_ffn_work(model, e, n, sparsity) for e, n in used], [n for _, n in used])
+            for sparsity in (None, 0.0, 1.0)
         )
 
-    def timeline(self, rates: DeviceRates) -> Timeline:
+    def timeline(self, rates: DeviceRates, gate_sparsity: float | None = None) -> Timeline:
         """
-        The timeline on a device.
+        The timeline on a device, and with a gate sparsity other than the model's own where one is given.
 
             overlapped: the shorter of attention A and reads R takes short / v, then the longer goes on alone
             bubble    = max(0, t_prefetch - t_attention)
@@ -90,6 +92,9 @@ class FastEngine:
         else:
             attention_s, prefetch_s, bubble_s = alone_s, read_s, read_s
         dense_s = _columns([alone[layer] for layer in self._dense], n_steps)
+        expert_ffn = self._expert_ffn
+        if gate_sparsity is not None:
+            expert_ffn = self._expert_ffn_dense.mixed(self._expert_ffn_sparse, gate_sparsity)
         per_step = {op: works.seconds(rates) for op, works in self._per_step.items()}
         op_s = {
             "embedding": per_step["embedding"],
@@ -97,8 +102,8 @@ class FastEngine:
             "attention": attention_s.sum(axis=1) + dense_s.sum(axis=1),
             "wait": bubble_s.sum(axis=1),
             "dense_ffn": per_step["dense_ffn"] * len(self._dense),
-            "expert_ffn": self._expert_ffn.seconds(rates)[self._used_index].sum(axis=1),
-            "lm_head": np.full(n_steps, costs.seconds(self._lm_head, rates)),
+            "expert_ffn": expert_ffn.seconds(rates)[self._used_index].sum(axis=1),
+            "lm_head": self._has_logits * costs.seconds(self._lm_head, rates),
         }
         step_s = np.sum([op_s[op] for op in COMPUTE_OPS], axis=0)
         busy_s = prefetch_s.sum(axis=1)

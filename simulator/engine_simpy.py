@@ -134,6 +134,7 @@ class _Run:
                 self.cache.access_row(layer, range(self.model.experts.n_experts))
         n_steps, shape = len(scenario.steps), (len(scenario.steps), self.model.n_moe_layers)
         self.records: list[OpRecord] | None = [] if with_records else None
+        self._last_arrival = 0.0
         self.step_s, self.read_busy_s = np.zeros(n_steps), np.zeros(n_steps)
         self.op_s = {op: np.zeros(n_steps) for op in COMPUTE_OPS}
         self.attention_s, self.prefetch_s, self.bubble_s = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -159,7 +160,8 @@ class _Run:
                     attention_s = self.costs.attention_of(layer, step.context, step.n_tokens)
                     yield from self._compute(index, step, "attention", layer, attention_s)
                     yield from self._compute(index, step, "dense_ffn", layer, self.costs.dense_ffn_s(step.n_tokens))
-            yield from self._compute(index, step, "lm_head", NO_LAYER, self.costs.lm_head_s)
+            if step.has_logits:
+                yield from self._compute(index, step, "lm_head", NO_LAYER, self.costs.lm_head_s)
             self.step_s[index] = self.env.now - began
             self.read_busy_s[index] = self.machine.read_busy_s - busy
 
@@ -225,8 +227,8 @@ class _Run:
         self.op_s["wait"][index] += wait_s
         if n_missing:
             self.prefetch_s[index, moe_index] = self._last_arrival - top_k_known
-        if self.records is not None and n_missing:
-            token, last = step.tokens[-1], self._last_arrival
+        if self.records is not None:
+            token, last = step.tokens[-1], self._last_arrival if n_missing else top_k_known
             n_bytes = n_missing * self.scenario.layout.padded_bytes
             self.records.append(
                 OpRecord(token, layer, "read", top_k_known, last, n_bytes, n_used - n_missing, n_missing)

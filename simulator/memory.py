@@ -4,6 +4,9 @@ The memory plan: what must be resident, what the expert cache gets, and whether 
     storage  = every tensor of the model file
     resident = dense part + KV(context) + activations + in-flight buffers + expert cache
     slots    = floor((RAM cap - everything else) / padded expert bytes)
+
+The buffers hold one decode row in flight beside the cache.  The experts of a prefill chunk lie in cache and buffers
+together, all at once while their FFN runs; where they would not fit, the caller cuts smaller chunks.
 """
 
 from dataclasses import dataclass
@@ -20,13 +23,18 @@ FLOAT_BYTES = 4  # activations and logits are float32
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Verdict, slots of the expert cache and the bytes behind them; arithmetic is a sentence with the numbers."""
+    """
+    Verdict, slots of the expert cache and the bytes behind them; arithmetic is a sentence with the numbers.
+
+    row_fits: whether the largest row has room in cache and buffers; where not, smaller prefill chunks may help.
+    """
 
     verdict: Verdict
     n_slots: int
     memory: MemoryResult
     reason: Reason | None = None
     arithmetic: str = ""
+    row_fits: bool = True
 
 
 def plan_memory(
@@ -37,12 +45,13 @@ def plan_memory(
     free_storage_bytes: int,
     context: int,
     chunk_tokens: int,
+    largest_row: int = 0,
     lm_head_predictor: bool = False,
 ) -> MemoryPlan:
-    """Divide the RAM cap. The KV cache is sized for the longest context of the run."""
+    """Divide the RAM cap. The KV cache is sized for the longest context, the rest for the largest prefill chunk."""
     storage = model_size.file_bytes(model)
     dense = model_size.dense_bytes(model) + (predictor_bytes(model) if lm_head_predictor else 0)
-    kv = model_size.kv_bytes(model, context)
+    kv = model_size.kv_bytes(model, context, chunk_tokens)
     activation = activation_bytes(model, chunk_tokens)
     n_experts = n_routed_experts(model)
     everything, fixed = n_experts * layout.padded_bytes, dense + kv + activation
@@ -69,7 +78,8 @@ def plan_memory(
             f"{format_bytes(-left)} are missing"
         )
         return MemoryPlan("cannot_run", 0, memory, "ram_floor", text)
-    return MemoryPlan("resident" if fits_whole else "streams", n_slots, memory)
+    row_fits = fits_whole or largest_row <= n_slots + top_k
+    return MemoryPlan("resident" if fits_whole else "streams", n_slots, memory, row_fits=row_fits)
 
 
 def n_routed_experts(model: ModelSpec) -> int:

@@ -1,20 +1,22 @@
 """
-The planner: does it reach the target, and which single changes would?
+The planner: does it reach the target, and which changes would?
 
 Every search below is over something monotone: more slots never mean more LRU misses, a faster part never a slower
 token.  So the least change is found by bisection, to 1 % (RAM: to one expert).
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
 from moeplan.quantity import format_bytes, format_rate
 from simulator.engine_fast import FastEngine
 from simulator.memory import n_routed_experts
 from simulator.policies import POLICIES
 from simulator.prefetch import default_prefetch
-from simulator.question import Question, available_ram_bytes, prepare, question_rates, question_steps
+from simulator.question import Question, available_ram_bytes, prepare, question_rates, question_replay
 from simulator.result import Change, Decision, Interval, PlanResult, Result, SweepRow
 from simulator.simulate import Engine, intervals, simulate, tokens_per_s
 from simulator.sweep import N_SWEEP_SAMPLES, Grid, round_caps, round_rates, sweep
@@ -22,6 +24,8 @@ from simulator.sweep import N_SWEEP_SAMPLES, Grid, round_caps, round_rates, swee
 MAX_FACTOR = 64.0  # wishes beyond this are called out of reach
 PRECISION_FRAC = 0.01
 FREE, HARDWARE, LOSSY = 0, 1, 2  # the order in which changes are offered
+
+STORAGE_STEPS = (1.5, 2.0, 3.0, 4.0, 6.0)  # factors on the storage's speed that are tried together with more RAM
 
 Speed = Callable[[float], float]
 
@@ -35,8 +39,8 @@ def plan(
     on_row: Callable[[SweepRow], None] = lambda row: None,
 ) -> PlanResult:
     """The decision for a target speed, the changes that reach it and a grid RAM cap x storage speed."""
-    if not target_tokens_per_s > 0:
-        raise InputError("--target-tokens-per-s", "must be above zero", target_tokens_per_s)
+    if not 0 < target_tokens_per_s < math.inf:
+        raise InputError("--target-tokens-per-s", "must be above zero and finite", target_tokens_per_s)
     result = simulate(question, engine=engine, seed=seed)
     changes = sorted(_changes(question, target_tokens_per_s, result, seed), key=_order)
     grid = sweep(question, default_grid(question), seed=seed, on_row=on_row)
@@ -69,21 +73,27 @@ def _order(ranked: tuple[int, Change]) -> tuple[bool, int, float]:
 
 
 def _changes(question: Question, target: float, result: Result, seed: int) -> Iterator[tuple[int, Change]]:
-    """Single changes with their kind; none where the target is met already."""
+    """Single changes with their kind, and RAM and storage together; none where the target is met already."""
     if result.tokens_per_s is not None and result.tokens_per_s.value >= target:
         return
+    if result.reason == "storage_capacity":
+        yield HARDWARE, _more_storage_space(question, target, seed)
+        return
     yield from _setting_changes(question, target, seed)
-    ram = _more_ram(question, target, seed)
-    if ram is not None:
-        yield HARDWARE, ram
-    if result.verdict == "streams":
-        yield HARDWARE, _faster_storage(question, target, seed)
+    if result.verdict != "resident":
+        search = _RamSearch(question)
+        yield HARDWARE, search.change(target, seed)
+        if result.verdict == "streams":
+            yield HARDWARE, _faster_storage(question, target, seed)
+            both = _ram_and_storage(search, target, seed)
+            if both is not None:
+                yield HARDWARE, both
     if result.tokens_per_s is not None:
         yield HARDWARE, _faster_compute(question, target, seed)
 
 
 def _setting_changes(question: Question, target: float, seed: int) -> Iterator[tuple[int, Change]]:
-    """Changes that cost no hardware: policies, layout, context; and the lossy ones, labelled."""
+    """Changes that cost no hardware: policies and layout; and the LM-head predictor, which is labelled lossy."""
     if question.model.experts is not None:
         for policy in sorted(set(POLICIES) - {question.cache_policy}):
             changed = replace(question, cache_policy=policy)
@@ -111,41 +121,87 @@ def _one(
     return Change(what, before, after, ratio, reaches, speed, note)
 
 
-def _more_ram(question: Question, target: float, seed: int) -> Change | None:
-    """The least RAM cap that reaches the target, by bisection over the slots of the cache."""
-    steps = question_steps(question)
-    current, layout = prepare(question, steps).plan, prepare(question, steps).layout
-    memory = current.memory
-    fixed = memory.dense_bytes + memory.kv_bytes + memory.activation_bytes
-    top_k = 0 if question.model.experts is None else question.model.experts.top_k
-    most = n_routed_experts(question.model)
-    if current.verdict == "resident" or current.reason == "storage_capacity":
-        return None
+class _RamSearch:
+    """The least RAM cap for a target, by bisection over the slots of the cache; decisions are taken once a size."""
 
-    def cap(n_slots: int) -> int:
-        buffers = 0 if n_slots >= most else top_k * layout.padded_bytes
-        return fixed + buffers + n_slots * layout.padded_bytes
+    def __init__(self, question: Question) -> None:
+        self.question, self.replay = question, question_replay(question)
+        prepared = prepare(question, self.replay)
+        memory = prepared.plan.memory
+        self.fixed_bytes = memory.dense_bytes + memory.kv_bytes + memory.activation_bytes
+        self.expert_bytes = prepared.layout.padded_bytes
+        self.most_slots = n_routed_experts(question.model)
+        self.current_slots = prepared.plan.n_slots if prepared.scenario is not None else 0
+        self._engines: dict[int, FastEngine | None] = {}
 
-    def speed(n_slots: int) -> float:
-        changed = replace(question, ram_cap_bytes=cap(n_slots))
-        scenario = prepare(changed, steps).scenario
-        if scenario is None:
-            return 0.0
-        return tokens_per_s(FastEngine(scenario).timeline(scenario.rates), scenario.is_counted)
+    def cap_bytes(self, n_slots: int) -> int:
+        """The RAM cap that gives the cache so many slots."""
+        top_k = 0 if self.question.model.experts is None else self.question.model.experts.top_k
+        n_buffers = 0 if n_slots >= self.most_slots else top_k
+        return self.fixed_bytes + (n_slots + n_buffers) * self.expert_bytes
 
-    low, high = (current.n_slots if current.verdict == "streams" else 0), most
-    if speed(high) >= target:
+    def speed(self, n_slots: int, rates: DeviceRates) -> float:
+        """Central tokens/s with so many slots, 0 where the model cannot run."""
+        if n_slots not in self._engines:
+            scenario = prepare(replace(self.question, ram_cap_bytes=self.cap_bytes(n_slots)), self.replay).scenario
+            self._engines[n_slots] = None if scenario is None else FastEngine(scenario)
+        engine = self._engines[n_slots]
+        return 0.0 if engine is None else tokens_per_s(engine.timeline(rates), engine.scenario.is_counted)
+
+    def least_slots(self, target: float, rates: DeviceRates) -> int | None:
+        """The fewest slots from today's on that reach the target, None where all experts in RAM do not."""
+        low, high = self.current_slots, self.most_slots
+        if self.speed(high, rates) < target:
+            return None
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if speed(middle) >= target else (middle + 1, high)
-    wanted = cap(high)
+            low, high = (low, middle) if self.speed(middle, rates) >= target else (middle + 1, high)
+        return high
+
+    def change(self, target: float, seed: int) -> Change:
+        """The least RAM cap that reaches the target, or all experts in RAM where that does not."""
+        slots = self.least_slots(target, question_rates(self.question))
+        wanted = self.cap_bytes(self.most_slots if slots is None else slots)
+        before, after = format_bytes(self.question.cap_bytes), format_bytes(wanted)
+        ratio = max(1.0, wanted / self.question.cap_bytes)
+        changed = replace(self.question, ram_cap_bytes=wanted)
+        return _one(changed, target, seed, "RAM cap", before, after, ratio, _beyond_device(self.question, wanted))
+
+
+def _beyond_device(question: Question, wanted_bytes: int) -> str:
+    """A note where a RAM cap is more than the device leaves to a program."""
     available = available_ram_bytes(question.profile)
-    note = "" if wanted <= available else f"more than the {format_bytes(available)} that this device leaves"
-    changed = replace(question, ram_cap_bytes=wanted)
-    ratio = wanted / question.cap_bytes
-    return _one(
-        changed, target, seed, "RAM cap", format_bytes(question.cap_bytes), format_bytes(wanted), max(1.0, ratio), note
-    )
+    return "" if wanted_bytes <= available else f"more than the {format_bytes(available)} that this device leaves"
+
+
+def _ram_and_storage(search: _RamSearch, target: float, seed: int) -> Change | None:
+    """The smallest product of a larger RAM cap and a faster storage that reaches the target together, if any does."""
+    question, rates = search.question, question_rates(search.question)
+    current = rates.sequential_read_bytes_per_s
+    found = []
+    for factor in STORAGE_STEPS:
+        faster = question_rates(replace(question, storage_read_bytes_per_s=factor * current))
+        slots = search.least_slots(target, faster)
+        if slots is not None and slots > search.current_slots:
+            found.append((search.cap_bytes(slots) / question.cap_bytes * factor, factor, search.cap_bytes(slots)))
+    if not found:
+        return None
+    ratio, factor, cap = min(found)
+    changed = replace(question, ram_cap_bytes=cap, storage_read_bytes_per_s=factor * current)
+    before = f"{format_bytes(question.cap_bytes)}, {format_rate(current)}"
+    after = f"{format_bytes(cap)}, {format_rate(factor * current)}"
+    return _one(changed, target, seed, "RAM cap and storage read", before, after, ratio, _beyond_device(question, cap))
+
+
+def _more_storage_space(question: Question, target: float, seed: int) -> Change:
+    """Room for the model file."""
+    wanted, free = prepare(question).plan.memory.storage_bytes, question.profile.storage.free_space
+    storage = question.profile.storage
+    room = storage.model_copy(update={"free_space": free.model_copy(update={"value": float(wanted)})})
+    changed = replace(question, profile=question.profile.model_copy(update={"storage": room}))
+    ratio = wanted / max(1.0, free.value)
+    note = "without it the model cannot run at all"
+    return _one(changed, target, seed, "free storage", format_bytes(free.value), format_bytes(wanted), ratio, note)
 
 
 def _faster_storage(question: Question, target: float, seed: int) -> Change:
@@ -199,5 +255,5 @@ def _speed_interval(question: Question, seed: int) -> Interval | None:
     if prepared.scenario is None:
         return None
     fast = FastEngine(prepared.scenario)
-    speed, _ = intervals(fast, question, fast.timeline(prepared.scenario.rates), N_SWEEP_SAMPLES, seed)
+    speed, _ = intervals(fast, question, N_SWEEP_SAMPLES, seed)
     return speed

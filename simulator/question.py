@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates, rates, sample_rates
-from hardware_profiles.schema import HardwareProfile
+from hardware_profiles.schema import Z_80, HardwareProfile
 from moeplan.errors import InputError
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.memory import MemoryPlan, plan_memory
@@ -18,12 +18,11 @@ from simulator.prefetch import check_prefetch, default_prefetch
 from simulator.scenario import (
     PREFILL_CHUNK_TOKENS,
     WARM_UP_FRAC,
+    Replay,
     Scenario,
     Start,
     Step,
     check_trace_fits,
-    dense_steps,
-    steps_of,
 )
 from traces.routing_trace import RoutingTrace
 
@@ -82,36 +81,49 @@ def available_ram_bytes(profile: HardwareProfile) -> int:
     return int(left if limit is None else min(left, limit))
 
 
-def question_steps(question: Question) -> tuple[Step, ...]:
-    """The steps that the question replays. Raises InputError where trace and model do not fit."""
+def question_replay(question: Question) -> Replay:
+    """What the question replays. Raises InputError where trace and model do not fit."""
     if question.model.experts is None:
         if question.trace is not None:
             check_trace_fits(question.model, question.trace)
-        return dense_steps(DENSE_DECODE_TOKENS, question.context or 0)
+        return Replay(None, question.context, DENSE_DECODE_TOKENS)
     if question.trace is None:
         raise InputError("--trace", f"must be given for the MoE model {question.model.name}", "nothing")
     check_trace_fits(question.model, question.trace)
-    return steps_of(question.trace, context=question.context)
+    return Replay(question.trace, question.context)
 
 
-def prepare(question: Question, steps: tuple[Step, ...] | None = None) -> Prepared:
-    """The memory plan and the scenario. Steps of an equal trace and context may be passed on."""
+def prepare(question: Question, replay: Replay | None = None) -> Prepared:
+    """
+    The memory plan and the scenario. A Replay of an equal trace and context may be passed on.
+
+    Prompts run in chunks of PREFILL_CHUNK_TOKENS, or of half of that and so on where the experts of a chunk would not
+    fit into the RAM cap at once.
+    """
     check_prefetch(question.model, question.prefetch)
-    _check_context(question)
-    steps = question_steps(question) if steps is None else steps
+    _check_options(question)
+    replay = question_replay(question) if replay is None else replay
     layout = expert_layout(question.model, question.layout)
-    plan = plan_memory(
-        question.model,
-        layout,
-        ram_cap_bytes=question.cap_bytes,
-        free_storage_bytes=int(question.profile.storage.free_bytes),
-        context=max(step.context for step in steps),
-        chunk_tokens=min(PREFILL_CHUNK_TOKENS, max(step.n_tokens for step in steps)),
-        lm_head_predictor=question.lm_head_predictor,
-    )
+    chunk_tokens = PREFILL_CHUNK_TOKENS
+    while True:
+        steps = replay.steps(chunk_tokens)
+        plan = plan_memory(
+            question.model,
+            layout,
+            ram_cap_bytes=question.cap_bytes,
+            free_storage_bytes=int(question.profile.storage.free_bytes),
+            context=max(step.context for step in steps),
+            chunk_tokens=max(step.n_tokens for step in steps),
+            largest_row=max((len(row) for step in steps for row in step.rows), default=0),
+            lm_head_predictor=question.lm_head_predictor,
+        )
+        if chunk_tokens == 1 or (plan.row_fits and plan.reason != "ram_floor"):
+            break
+        chunk_tokens //= 2
+    _check_longest_context(question, steps)
     if plan.verdict == "cannot_run":
         return Prepared(question, plan, layout, steps, None)
-    n_tokens = steps[-1].tokens[-1] + 1
+    n_decode = sum(step.is_decode for step in steps)
     scenario = Scenario(
         model=question.model,
         rates=question_rates(question),
@@ -122,7 +134,7 @@ def prepare(question: Question, steps: tuple[Step, ...] | None = None) -> Prepar
         layout=layout,
         preloaded=plan.verdict == "resident" and question.start == "warm",
         lm_head_predictor=question.lm_head_predictor,
-        n_warm_up_tokens=int(WARM_UP_FRAC * n_tokens) if question.start == "warm" else 0,
+        n_warm_up_tokens=int(WARM_UP_FRAC * n_decode) if question.start == "warm" else 0,
     )
     return Prepared(question, plan, layout, steps, scenario)
 
@@ -144,7 +156,16 @@ def question_rates(question: Question, rng: np.random.Generator | None = None) -
     return drawn
 
 
-def _check_context(question: Question) -> None:
+def draw_gate_sparsity(question: Question, rng: np.random.Generator) -> float | None:
+    """One Monte Carlo draw of the model's gate sparsity (normal, clipped to 0..1), None for a dense model."""
+    experts = question.model.experts
+    if experts is None:
+        return None
+    sigma = experts.gate_sparsity.uncertainty / Z_80
+    return float(np.clip(experts.gate_sparsity.value + sigma * rng.standard_normal(), 0.0, 1.0))
+
+
+def _check_options(question: Question) -> None:
     if question.context is not None and not 0 <= question.context < question.model.context_length:
         raise InputError(
             "--context", f"must be 0 to {question.model.context_length - 1} for {question.model.name}", question.context
@@ -153,3 +174,14 @@ def _check_context(question: Question) -> None:
         raise InputError("--ram-cap", "must be above zero", question.ram_cap_bytes)
     if question.lm_head_predictor and question.model.lm_head_predictor is None:
         raise InputError("--lm-head-predictor", "must be left out", f"{question.model.name}, which has none")
+
+
+def _check_longest_context(question: Question, steps: tuple[Step, ...]) -> None:
+    longest, model = max(step.context for step in steps), question.model
+    if longest > question.model.context_length:
+        raise InputError(
+            "--context",
+            f"must leave room for the trace's tokens within the {model.context_length} of {model.name}",
+            f"{longest} at the last token",
+            "take a shorter trace or a smaller --context",
+        )

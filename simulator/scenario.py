@@ -20,7 +20,7 @@ from simulator.model.spec import ModelSpec
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace
 
 PREFILL_CHUNK_TOKENS = 512  # the micro-batch that llama.cpp takes by default (n_ubatch)
-WARM_UP_FRAC = 0.25  # share of the trace that is run but not counted when the start is warm
+WARM_UP_FRAC = 0.25  # share of the decode tokens that are run but not counted when the start is warm
 
 Start = Literal["cold", "warm"]
 
@@ -30,7 +30,8 @@ class Step:
     """
     One pass through the model.
 
-    tokens: their indices in the trace; context: keys that the (last) token attends to, itself included;
+    tokens: their indices in the trace; context: keys that the (last) token attends to, itself included; has_logits:
+    whether the LM head runs (for every decode token, and once for a prompt, on its last chunk);
     rows: the distinct experts of each MoE layer, in slot order for one token and ascending for a chunk.
     """
 
@@ -38,6 +39,7 @@ class Step:
     is_decode: bool
     context: int
     rows: tuple[Sequence[int], ...]
+    has_logits: bool = True
 
     @property
     def n_tokens(self) -> int:
@@ -52,7 +54,7 @@ class Scenario:
 
     n_slots: experts that the cache holds; preloaded: all experts are read before the first token (verdict resident);
     context: keys in the KV cache when decode begins, None for the trace's own positions;
-    n_warm_up_tokens: tokens at the head of the trace that are run but not counted.
+    n_warm_up_tokens: decode tokens at the head of the trace that are run but not counted.
     """
 
     model: ModelSpec
@@ -68,8 +70,9 @@ class Scenario:
 
     @cached_property
     def is_counted(self) -> np.ndarray:
-        """(n_steps,) bool: decode steps after the warm-up."""
-        return np.array([s.is_decode and s.tokens.start >= self.n_warm_up_tokens for s in self.steps], dtype=bool)
+        """(n_steps,) bool: decode steps after the warm-up; at least one."""
+        is_decode = np.array([step.is_decode for step in self.steps], dtype=bool)
+        return is_decode & (np.cumsum(is_decode) > self.n_warm_up_tokens)
 
 
 def steps_of(trace: RoutingTrace, *, context: int | None, chunk_tokens: int = PREFILL_CHUNK_TOKENS) -> tuple[Step, ...]:
@@ -81,12 +84,32 @@ def steps_of(trace: RoutingTrace, *, context: int | None, chunk_tokens: int = PR
         n_prefill = int((trace.phase[start:stop] == PREFILL).sum())
         for chunk in range(start, start + n_prefill, chunk_tokens):
             tokens = range(chunk, min(chunk + chunk_tokens, start + n_prefill))
-            steps.append(Step(tokens, False, int(trace.position[tokens[-1]]) + 1, _union_rows(trace, tokens)))
+            is_last = tokens.stop == start + n_prefill
+            context_now = int(trace.position[tokens[-1]]) + 1
+            steps.append(Step(tokens, False, context_now, _union_rows(trace, tokens), is_last))
         for index in range(start + n_prefill, stop):
             keys = trace.position[index] + 1 if context is None else context + index - start - n_prefill + 1
             rows = tuple(trace.expert_ids[index].tolist())
             steps.append(Step(range(index, index + 1), True, int(keys), rows))
     return tuple(steps)
+
+
+class Replay:
+    """A trace (or a dense model's tokens) as steps, for whatever prefill chunk the memory allows; cut once each."""
+
+    def __init__(self, trace: RoutingTrace | None, context: int | None, n_dense_tokens: int = 0) -> None:
+        self._trace, self._context, self._n_dense_tokens = trace, context, n_dense_tokens
+        self._steps: dict[int, tuple[Step, ...]] = {}
+
+    def steps(self, chunk_tokens: int) -> tuple[Step, ...]:
+        """The steps with prompts in chunks of at most so many tokens."""
+        if chunk_tokens not in self._steps:
+            self._steps[chunk_tokens] = (
+                dense_steps(self._n_dense_tokens, self._context or 0)
+                if self._trace is None
+                else steps_of(self._trace, context=self._context, chunk_tokens=chunk_tokens)
+            )
+        return self._steps[chunk_tokens]
 
 
 def dense_steps(n_tokens: int, context: int) -> tuple[Step, ...]:

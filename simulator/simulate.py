@@ -11,7 +11,7 @@ from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
 from simulator.engine_fast import Decisions, FastEngine
 from simulator.engine_simpy import simulate_simpy
-from simulator.question import Prepared, Question, prepare, question_rates
+from simulator.question import Prepared, Question, draw_gate_sparsity, prepare, question_rates
 from simulator.result import Bound, CacheResult, Interval, LayerResult, Result
 from simulator.scenario import Scenario
 from simulator.small_print import small_print, warnings_of
@@ -27,7 +27,7 @@ def simulate(question: Question, *, engine: Engine = "simpy", n_samples: int = N
     """
     The answer to a question; an infeasible one is answered too, with its arithmetic.
 
-    The engine computes the central timeline; the interval comes from n_samples draws of the profile's uncertainties,
+    The engine computes the central timeline; the intervals come from n_samples draws of the stated uncertainties,
     timed by the fast engine with the same decisions.
     """
     prepared = prepare(question)
@@ -36,10 +36,10 @@ def simulate(question: Question, *, engine: Engine = "simpy", n_samples: int = N
     scenario = prepared.scenario
     timeline = simulate_simpy(scenario) if engine == "simpy" else FastEngine(scenario).timeline(scenario.rates)
     fast = FastEngine(scenario, Decisions(timeline.n_misses, timeline.n_used))
-    speed, ttft = intervals(fast, question, timeline, n_samples, seed)
+    speed, ttft = intervals(fast, question, n_samples, seed, prefill_engine(scenario))
     return replace(
         _summary(prepared, scenario, timeline),
-        tokens_per_s=speed,
+        tokens_per_s=replace(speed, value=tokens_per_s(timeline, scenario.is_counted)),
         ttft_s=ttft,
         bound_by=bound_by(fast, scenario),
         small_print=small_print(prepared, engine, n_samples, seed),
@@ -73,22 +73,37 @@ def tokens_per_s(timeline: Timeline, is_counted: np.ndarray) -> float:
     return float(is_counted.sum() / timeline.step_s[is_counted].sum())
 
 
-def ttft_s(timeline: Timeline, scenario: Scenario) -> float | None:
-    """Seconds of the first request's prefill, its cold cache fill included; None where the trace has no prefill."""
+def prefill_engine(scenario: Scenario) -> FastEngine | None:
+    """
+    The first request's prompt alone on a cold cache, also where the rest of the run is preloaded; None without one.
+
+    Its total is the time to first token, cold cache fill included; the dense part is taken as loaded.
+    """
     first_decode = next(i for i, step in enumerate(scenario.steps) if step.is_decode)
-    return float(timeline.step_s[:first_decode].sum()) if first_decode else None
+    if not first_decode:
+        return None
+    return FastEngine(replace(scenario, steps=scenario.steps[:first_decode], preloaded=False, n_warm_up_tokens=0))
 
 
 def intervals(
-    fast: FastEngine, question: Question, central: Timeline, n_samples: int, seed: int
+    fast: FastEngine, question: Question, n_samples: int, seed: int, prefill: FastEngine | None = None
 ) -> tuple[Interval, Interval | None]:
-    """Central tokens/s and TTFT with the 10th and 90th percentile over draws of the profile's uncertainties."""
-    rng, scenario = np.random.default_rng(seed), fast.scenario
-    draws = [fast.timeline(question_rates(question, rng)) for _ in range(n_samples)]
-    speeds = [tokens_per_s(draw, scenario.is_counted) for draw in draws]
-    speed = _interval(tokens_per_s(central, scenario.is_counted), speeds)
-    first = ttft_s(central, scenario)
-    return speed, None if first is None else _interval(first, [ttft_s(draw, scenario) or 0.0 for draw in draws])
+    """
+    Central tokens/s and TTFT, each with the 10th and 90th percentile over draws of the stated uncertainties.
+
+    Drawn are the profile's figures and the model's gate sparsity; the interval always holds the central value.
+    """
+    rng, counted, central = np.random.default_rng(seed), fast.scenario.is_counted, question_rates(question)
+    speeds, firsts = [], []
+    for _ in range(n_samples):
+        drawn, sparsity = question_rates(question, rng), draw_gate_sparsity(question, rng)
+        speeds.append(tokens_per_s(fast.timeline(drawn, sparsity), counted))
+        if prefill is not None:
+            firsts.append(float(prefill.timeline(drawn, sparsity).step_s.sum()))
+    speed = _interval(tokens_per_s(fast.timeline(central), counted), speeds)
+    if prefill is None:
+        return speed, None
+    return speed, _interval(float(prefill.timeline(central).step_s.sum()), firsts)
 
 
 def _interval(value: float, draws: list[float]) -> Interval:

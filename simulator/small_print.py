@@ -14,19 +14,22 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
     question, model, profile = prepared.question, prepared.question.model, prepared.question.profile
     decode = [step for step in prepared.steps if step.is_decode]
     n_prompt = sum(step.n_tokens for step in prepared.steps if not step.is_decode)
+    largest = max((step.n_tokens for step in prepared.steps if not step.is_decode), default=0)
+    first = decode[0].tokens[0] - prepared.steps[0].tokens[0]
     types = model.tensor_types
     rate = question.storage_read_bytes_per_s
     asked = "asked for" if question.ram_cap_bytes else "all that is left"
     text = {
         "model": f"{model.title}; experts {types.experts}, attention {types.attention}, KV cache {model.kv_type}",
         "device": profile.title,
-        "threads": f"{profile.cpu.threads} of {profile.cpu.cores} cores",
+        "threads": f"{profile.cpu.threads} of {profile.cpu.cores} cores, for which the profile's rates hold",
         "ram_cap": f"{format_bytes(question.cap_bytes)} ({asked})",
         "storage": f"{profile.storage.kind}"
         + (f", sequential read set to {format_rate(rate)}, latencies unchanged" if rate else ""),
         "context": f"{decode[0].context} to {max(s.context for s in decode)} tokens"
         + (" (asked for)" if question.context is not None else " (the trace's own positions)"),
-        "tokens": f"{len(decode)} decode tokens, {n_prompt} prompt tokens, one stream",
+        "tokens": f"{len(decode)} decode tokens, {n_prompt} prompt tokens in chunks of at most {largest}, one stream",
+        "first_token": f"after the trace's own first prompt of {first} tokens, cache cold, dense part loaded",
         "start": _start(prepared),
         "lm_head": "predictor on: lossy" if question.lm_head_predictor else "full",
     }
@@ -43,9 +46,7 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
             "trace_source": f"{header.source} ({header.licence}); recorded by {header.engine}",
         }
     if n_samples:
-        text["interval"] = (
-            f"80 %: {n_samples} draws of the profile's stated uncertainties, seed {seed}; routing is fixed"
-        )
+        text["interval"] = f"80 %: {n_samples} draws of the stated uncertainties, seed {seed}; routing is fixed"
         text["engine"] = engine
     return text
 
@@ -55,7 +56,7 @@ def _start(prepared: Prepared) -> str:
         return "cold: the cache is empty at the first token, everything counts"
     if prepared.plan.verdict == "resident":
         return "warm: all experts are loaded before the first token"
-    return f"warm: the first {WARM_UP_FRAC:.0%} of the trace fill the cache and are not counted"
+    return f"warm: the first {WARM_UP_FRAC:.0%} of the decode tokens fill the cache and are not counted"
 
 
 def warnings_of(prepared: Prepared) -> list[str]:

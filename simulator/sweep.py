@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simulator.engine_fast import Decisions, FastEngine, decide
-from simulator.question import Prepared, Question, prepare, question_rates, question_steps
+from simulator.question import Prepared, Question, prepare, question_rates, question_replay
 from simulator.result import SweepRow
 from simulator.simulate import bound_by, cache_result, hidden_frac, intervals
 from simulator.timeline import Timeline
@@ -52,34 +52,38 @@ def sweep(
 
 
 def _rows(question: Question, grid: Grid, n_samples: int, seed: int) -> Iterator[SweepRow]:
-    steps = question_steps(question)
-    decided: dict[tuple[str, int], Decisions] = {}
+    replay = question_replay(question)
+    own_rate = question_rates(replace(question, storage_read_bytes_per_s=None)).sequential_read_bytes_per_s
+    decided: dict[tuple[str, int, int], Decisions] = {}
     for ram_cap in grid.ram_caps_bytes:
         for cache_policy in grid.cache_policies:
             for prefetch_policy in grid.prefetch_policies:
                 base = replace(
                     question, ram_cap_bytes=ram_cap, cache_policy=cache_policy, prefetch_policy=prefetch_policy
                 )
-                prepared = prepare(base, steps)
+                prepared = prepare(base, replay)
                 fast = None
                 if prepared.scenario is not None:
-                    key = (cache_policy, prepared.plan.n_slots)
+                    key = (cache_policy, prepared.plan.n_slots, len(prepared.steps))
                     if key not in decided:
                         decided[key] = decide(prepared.scenario)
                     fast = FastEngine(prepared.scenario, decided[key])
                 for read_rate in grid.storage_reads_bytes_per_s:
-                    cell = replace(base, storage_read_bytes_per_s=read_rate)
-                    yield _row(cell, prepared, fast, n_samples, seed)
+                    # the device's own rate keeps its uncertainty, another one is a what-if and exact
+                    cell = replace(base, storage_read_bytes_per_s=None if read_rate == own_rate else read_rate)
+                    yield _row(cell, read_rate, prepared, fast, n_samples, seed)
 
 
-def _row(question: Question, prepared: Prepared, fast: FastEngine | None, n_samples: int, seed: int) -> SweepRow:
-    inputs = (question.cap_bytes, question.storage_read_bytes_per_s or 0.0, question.cache_policy, question.prefetch)
+def _row(
+    question: Question, read_rate: float, prepared: Prepared, fast: FastEngine | None, n_samples: int, seed: int
+) -> SweepRow:
+    inputs = (question.cap_bytes, read_rate, question.cache_policy, question.prefetch)
     if fast is None:
         return SweepRow(*inputs, "cannot_run", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none", prepared.plan.arithmetic)
     rates = question_rates(question)
     scenario = replace(fast.scenario, rates=rates)
     timeline = fast.timeline(rates)
-    speed, _ = intervals(fast, question, timeline, n_samples, seed)
+    speed, _ = intervals(fast, question, n_samples, seed)
     counted = scenario.is_counted
     cache = cache_result(prepared, timeline, counted)
     return SweepRow(

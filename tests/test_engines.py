@@ -72,6 +72,9 @@ RATES = st.builds(
 )
 
 
+SHARED = st.sampled_from([{}, {"n_shared": 1, "shared_ffn_size": 32}])
+
+
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
     """Random models, traces, policies, prefetchers, layouts, contexts and devices."""
@@ -88,6 +91,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     n_tokens = draw(st.integers(2, 14))
     n_prefill = draw(st.integers(0, n_tokens - 1))
     trace = random_trace(draw(st.integers(0, 10**6)), n_tokens, n_layers - first_dense, n_experts, top_k, n_prefill)
+    cut = draw(st.integers(0, n_prefill))  # two prompts, the first without decode
+    trace = replace(trace, request_id=(np.arange(n_tokens) >= cut).astype(np.int32))
     context, chunk = draw(st.sampled_from([None, 0, 5000])), draw(st.sampled_from([3, 512]))
     return Scenario(
         model=model,
@@ -193,6 +198,8 @@ def test_records_tell_the_timeline() -> None:
     reads = frame[frame.op == "read"]
     assert (reads.n_bytes == reads.n_misses * 8192).all()
     assert reads.n_misses.sum() == timeline.n_misses.sum()
+    assert reads.n_hits.sum() == (timeline.n_used - timeline.n_misses).sum()
+    assert len(reads) == timeline.n_misses.size
 
 
 @settings(max_examples=60, deadline=None)

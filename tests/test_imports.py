@@ -1,6 +1,7 @@
 """The import table of CONTRIBUTING.md holds: data flows one way, reports and profiles cannot run anything."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,8 +71,7 @@ def test_the_table_in_the_document_is_the_one_tested() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for package, allowed in TABLE.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{package}` |"))
-        for name in allowed:
-            assert f"`{name}`" in row, (package, name)
+        assert set(re.findall(r"`([a-z_.]+)`", row.split("|")[2])) == set(allowed), package
 
 
 def test_the_command_starts_without_the_heavy_libraries() -> None:

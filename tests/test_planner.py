@@ -66,6 +66,38 @@ def test_changes_that_reach_come_first_and_settings_before_hardware(answer: Plan
     assert hardware == sorted(hardware)
 
 
+def test_three_changes_reach_a_target_between_the_extremes(answer: PlanResult, question: Question) -> None:
+    """RAM alone, storage alone, and less of both together."""
+    ratio = {change.what: change.ratio for change in answer.changes if change.reaches}
+    assert set(ratio) >= {"RAM cap", "storage read", "RAM cap and storage read"}
+    both = next(change for change in answer.changes if change.what == "RAM cap and storage read")
+    assert both.tokens_per_s is not None
+    assert both.tokens_per_s.value >= 8.0
+    assert question.ram_cap_bytes == GIB
+
+
+def test_free_settings_come_before_hardware_and_lossy_ones_last(question: Question) -> None:
+    """A target that prefetch and hardware both reach: the setting is offered first, what is lossy after hardware."""
+    slow = replace(question, prefetch_policy="none")
+    answer = plan(slow, (value(slow) + value(question)) / 2, engine="fast")
+    places = {change.what: index for index, change in enumerate(answer.changes)}
+    assert answer.changes[places["prefetch"]].reaches
+    assert answer.changes[places["RAM cap"]].reaches
+    assert places["prefetch"] < places["RAM cap"] < places["LM-head predictor"]
+    assert "lossy" in answer.changes[places["LM-head predictor"]].note
+
+
+def test_a_full_disk_asks_for_room(question: Question) -> None:
+    """Where the file does not fit, the one change offered is free storage."""
+    storage = question.profile.storage
+    free = storage.free_space.model_copy(update={"value": 1e9})
+    full = question.profile.model_copy(update={"storage": storage.model_copy(update={"free_space": free})})
+    answer = plan(replace(question, profile=full), 3.0, engine="fast")
+    assert answer.decision == "cannot_run"
+    assert [change.what for change in answer.changes] == ["free storage"]
+    assert answer.changes[0].reaches
+
+
 def test_a_target_that_is_met_asks_for_no_change(question: Question) -> None:
     """Decision yes, nothing to buy."""
     easy = plan(question, 0.5, engine="fast")
@@ -142,7 +174,7 @@ def test_axes_hold_the_current_values() -> None:
 
 def test_a_target_must_be_above_zero(question: Question) -> None:
     """Zero, negative and NaN are no targets."""
-    for target in (0.0, -1.0, float("nan")):
+    for target in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="--target-tokens-per-s: must be above zero"):
             plan(question, target)
     assert prepare(question).scenario is not None

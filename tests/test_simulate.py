@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from hardware_profiles.catalog import load_profile
-from hardware_profiles.schema import HardwareProfile
+from hardware_profiles.schema import Figure, HardwareProfile, Power
 from moeplan.errors import InputError
 from simulator.memory import lap_slots
 from simulator.model.catalog import load_model_spec
@@ -117,20 +118,105 @@ def test_zero_slots_read_a_lap_per_token(question: Question) -> None:
 
 def test_bytes_read_are_misses_times_the_expert(question: Question) -> None:
     """1,990,656 bytes are 486 pages of 4096: no padding."""
-    cache = fast(question).cache
+    cache = fast(replace(question, start="cold")).cache
     assert cache is not None
     assert cache.bytes_read == cache.misses * 1_990_656
     assert cache.hits + cache.misses == 60 * 32 * 4
 
 
-def test_a_cold_start_counts_everything(question: Question) -> None:
-    """Cold: more misses than warm, the first tokens are the slowest."""
+def test_a_warm_start_leaves_the_first_quarter_out(question: Question) -> None:
+    """Cold counts all 60 decode tokens and warm the last 45, so cold has a lower hit rate."""
     warm, cold = fast(question), fast(replace(question, start="cold"))
     assert warm.cache is not None
     assert cold.cache is not None
     assert cold.cache.hits + cold.cache.misses == 60 * 32 * 4
-    assert warm.cache.hits + warm.cache.misses == 60 * 32 * 4  # the warm-up of 20 tokens is the prompt here
+    assert warm.cache.hits + warm.cache.misses == 45 * 32 * 4
+    assert cold.cache.hit_rate < warm.cache.hit_rate
     assert cold.first_decode_tokens_per_s == warm.first_decode_tokens_per_s
+    assert warm.first_decode_tokens_per_s < warm.tokens_per_s.value  # type: ignore[operator, union-attr]
+
+
+def test_the_first_token_waits_for_a_cold_cache_also_when_all_fits(question: Question) -> None:
+    """One byte less than resident changes the time to first token by little: both fill the cache."""
+    memory = fast(replace(question, ram_cap_bytes=4 * GIB)).memory
+    whole = memory.dense_bytes + memory.kv_bytes + memory.activation_bytes + memory.all_experts_bytes
+    resident = fast(replace(question, ram_cap_bytes=whole))
+    streams = fast(replace(question, ram_cap_bytes=whole - 1))
+    assert (resident.verdict, streams.verdict) == ("resident", "streams")
+    assert resident.ttft_s is not None
+    assert streams.ttft_s is not None
+    assert resident.ttft_s.value == pytest.approx(streams.ttft_s.value, rel=1e-9)
+
+
+def test_a_trailing_prompt_does_not_empty_the_count(question: Question, routing: RoutingTrace) -> None:
+    """A request that is prefill only at the end of a trace leaves the decode tokens before it counted."""
+    phase = np.r_[routing.phase[:40], np.zeros(40, np.uint8)]
+    request = np.r_[np.zeros(40, np.int32), np.ones(40, np.int32)]
+    position = np.r_[np.arange(40), np.arange(40)].astype(np.int32)
+    trace = replace(routing, phase=phase, request_id=request, position=position)
+    result = fast(replace(question, trace=trace))
+    assert result.cache is not None
+    assert result.cache.hits + result.cache.misses == 15 * 32 * 4
+
+
+def test_a_small_cap_cuts_smaller_prefill_chunks(question: Question) -> None:
+    """The experts of a chunk must fit into cache and buffers at once; with few slots the chunks are smaller."""
+    floor = prepare(question).plan.memory
+    cap = floor.dense_bytes + floor.kv_bytes + floor.activation_bytes + floor.buffer_bytes + 2 * 1_990_656
+    small, large = prepare(replace(question, ram_cap_bytes=cap)), prepare(question)
+    assert max(step.n_tokens for step in large.steps) == 20
+    assert max(step.n_tokens for step in small.steps) < 20
+    assert max(len(row) for step in small.steps for row in step.rows) <= small.plan.n_slots + 4
+    assert sum(step.has_logits for step in small.steps) == 60 + 1
+
+
+def test_without_prefetch_the_whole_read_is_the_bubble(question: Question) -> None:
+    """On demand nothing is hidden, however short the read is, and the small print says so."""
+    result = fast(replace(question, prefetch_policy="none", storage_read_bytes_per_s=7e9))
+    assert result.layers[0].bubble_s == pytest.approx(result.layers[0].t_prefetch_s)
+    assert "on demand" in result.small_print["prefetch"]
+
+
+def without_uncertainty(profile: HardwareProfile) -> HardwareProfile:
+    """The same figures, all exact."""
+
+    def exact(part: object) -> object:
+        if isinstance(part, Figure):
+            return part.model_copy(update={"uncertainty": 0.0})
+        if isinstance(part, BaseModel):
+            return part.model_copy(update={name: exact(getattr(part, name)) for name in type(part).model_fields})
+        return part
+
+    return exact(profile)  # type: ignore[return-value]
+
+
+def test_the_gate_sparsity_widens_the_interval(question: Question) -> None:
+    """With everything in RAM the expert FFN counts, and with it how sure its sparsity is."""
+    spec = question.model
+    assert spec.experts is not None
+    sure = spec.experts.gate_sparsity.model_copy(update={"uncertainty": 0.0})
+    exact = spec.model_copy(update={"experts": spec.experts.model_copy(update={"gate_sparsity": sure})})
+    resident = replace(question, ram_cap_bytes=4 * GIB, profile=without_uncertainty(question.profile))
+    narrow = simulate(replace(resident, model=exact), engine="fast").tokens_per_s
+    wide = simulate(resident, engine="fast").tokens_per_s
+    assert narrow is not None
+    assert wide is not None
+    assert narrow.high - narrow.low < 1e-9 < wide.high - wide.low
+
+
+def test_energy_is_power_times_time(question: Question) -> None:
+    """Idle power all the time, compute power outside the waits, storage power while it reads."""
+
+    def watt(value: float) -> dict:
+        return {"value": f"{value} W", "kind": "assumed", "source": "a round number", "uncertainty": 0.1}
+
+    power = Power(idle=watt(2), compute=watt(4), storage=watt(1))  # type: ignore[arg-type]
+    result = fast(replace(question, profile=question.profile.model_copy(update={"power": power})))
+    token_s = sum(result.seconds_per_token.values())
+    reading_s = sum(layer.t_prefetch_s for layer in result.layers)
+    expected = 2 * token_s + 4 * (token_s - result.seconds_per_token["wait"]) + reading_s
+    assert result.energy_j_per_token == pytest.approx(expected)
+    assert fast(question).energy_j_per_token is None
 
 
 @pytest.mark.parametrize(
@@ -227,6 +313,8 @@ def test_refusals(question: Question, routing: RoutingTrace) -> None:
         fast(qwen)
     with pytest.raises(InputError, match=r"--context: must be 0 to 32767"):
         fast(replace(question, context=40_000))
+    with pytest.raises(InputError, match=r"--context: must leave room for the trace's tokens within the 32768"):
+        fast(replace(question, context=32_767))
     prefill_only = routing.select(np.arange(20))
     with pytest.raises(InputError, match="must have decode tokens, got prefill only"):
         fast(replace(question, trace=prefill_only))

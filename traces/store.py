@@ -71,7 +71,13 @@ def _header(table: pa.Table, path: Path) -> tuple[TraceHeader, int]:
             raise InputError(str(path), f"must have schema version {SCHEMA_VERSION}", version, "update moeplan")
         header["layer_ids"] = tuple(int(layer) for layer in header["layer_ids"])
         header["domains"] = tuple(header["domains"])
-        return TraceHeader(**header), top_k
+        checked = TraceHeader(**header)
+        texts = (checked.model, checked.model_fingerprint, checked.engine, checked.source, checked.licence)
+        if type(checked.n_experts) is not int or not isinstance(checked.conditions, dict):
+            raise TypeError("n_experts must be a whole number and conditions a mapping")
+        if not all(isinstance(text, str) for text in (*texts, *checked.domains, *checked.conditions.values())):
+            raise TypeError("model, fingerprint, engine, source, licence, domains and conditions must be text")
+        return checked, top_k
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(str(path), "must have a valid header", _first_line(error)) from error
 

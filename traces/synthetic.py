@@ -24,8 +24,10 @@ def synthesize(
     """
     if not 0 < top_k <= n_experts or n_tokens < 1 or not 0 <= n_prefill <= n_tokens:
         raise InputError("synthesize", "must have 0 < top_k <= n_experts and n_prefill <= n_tokens", (top_k, n_experts))
-    if not 0 <= repeat_frac <= 1 or zipf < 0:
-        raise InputError("synthesize", "must have 0 <= repeat <= 1 and zipf >= 0", (repeat_frac, zipf))
+    if n_moe_layers < 1:
+        raise InputError("synthesize", "must have at least one MoE layer", n_moe_layers)
+    if not 0 <= repeat_frac <= 1 or not 0 <= zipf < 100:
+        raise InputError("synthesize", "must have 0 <= repeat <= 1 and 0 <= zipf < 100", (repeat_frac, zipf))
     rng = np.random.default_rng(seed)
     log_weights = -zipf * np.log(np.arange(1, n_experts + 1))
     popularity = np.stack([rng.permutation(log_weights) for _ in range(n_moe_layers)])

@@ -241,8 +241,13 @@ def kv_bytes_per_token(spec: ModelSpec) -> int:
     return spec.n_layers * kv_bytes_per_token_and_layer(spec)
 
 
-def kv_bytes(spec: ModelSpec, context: int) -> int:
-    """Bytes of the KV cache at a context length; a sliding layer keeps min(context, window) tokens."""
+def kv_bytes(spec: ModelSpec, context: int, chunk_tokens: int = 1) -> int:
+    """
+    Bytes of the KV cache at a context length.
+
+    A sliding layer keeps min(context, window + chunk_tokens - 1) tokens: the first token of a chunk still sees a whole
+    window.
+    """
     windows = (spec.layer_window(layer) for layer in range(spec.n_layers))
-    n_tokens = sum(context if window is None else min(context, window) for window in windows)
+    n_tokens = sum(context if window is None else min(context, window + chunk_tokens - 1) for window in windows)
     return n_tokens * kv_bytes_per_token_and_layer(spec)
