@@ -42,12 +42,12 @@ WAIT_LOOK: dict[str, Any] = {
 }  # waiting, everywhere
 
 
-def layer_figure(layers: tuple[LayerResult, ...]) -> str:
+def layer_figure(layers: tuple[LayerResult, ...], *, on_demand: bool = False) -> str:
     """
     SVG per MoE layer: above, t_attention with the bubble on top and t_prefetch as a mark; below, how tokens fared.
 
     The bubble is the mean of max(0, t_prefetch - t_attention), so its top is where the expert FFN starts on average
-    and may lie above the mean t_prefetch.
+    and may lie above the mean t_prefetch.  on_demand: no prefetch runs, so no miss is hidden.
     """
     with figure_style():
         if not any(layer.no_miss_frac < 1 for layer in layers):
@@ -58,7 +58,7 @@ def layer_figure(layers: tuple[LayerResult, ...]) -> str:
             figure = Figure(figsize=(WIDTH_IN, 4.7), layout="constrained")
             times, shares = figure.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
             _layer_times(times, layers)
-            _layer_shares(shares, layers)
+            _layer_shares(shares, layers, on_demand)
             _layer_axis(shares, layers)
         return as_svg(figure)
 
@@ -81,12 +81,14 @@ def _layer_times(axes: Axes, layers: tuple[LayerResult, ...]) -> None:
     _legend_above(axes)
 
 
-def _layer_shares(axes: Axes, layers: tuple[LayerResult, ...]) -> None:
+def _layer_shares(axes: Axes, layers: tuple[LayerResult, ...], on_demand: bool) -> None:
     x = [layer.layer for layer in layers]
     bottom = [0.0] * len(layers)
     looks = ({"color": "#CBD3D9"}, {"color": SKY}, WAIT_LOOK)
     names = ("no miss", "miss, hidden by attention", "miss, waits")
-    for name, look, heights in zip(names, looks, zip(*map(_shares, layers), strict=True), strict=True):
+    for name, look, heights in zip(
+        names, looks, zip(*[_shares(layer, on_demand) for layer in layers], strict=True), strict=True
+    ):
         axes.bar(x, heights, width=0.8, bottom=bottom, label=name, **look)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_ylim(0, 1)
@@ -96,10 +98,11 @@ def _layer_shares(axes: Axes, layers: tuple[LayerResult, ...]) -> None:
     _legend_above(axes)
 
 
-def _shares(layer: LayerResult) -> tuple[float, float, float]:
-    """Shares of the decode tokens: without a miss, with a hidden one, with one that waits."""
+def _shares(layer: LayerResult, on_demand: bool) -> tuple[float, float, float]:
+    """Shares of the decode tokens: without a miss, with a hidden one, with one that waits (on demand all wait)."""
     missed = 1 - layer.no_miss_frac if layer.hidden_frac is not None else 0.0
-    return layer.no_miss_frac, missed * (layer.hidden_frac or 0.0), missed * (1 - (layer.hidden_frac or 0.0))
+    hidden_frac = 0.0 if on_demand else layer.hidden_frac or 0.0
+    return layer.no_miss_frac, missed * hidden_frac, missed * (1 - hidden_frac)
 
 
 def _layer_axis(axes: Axes, layers: tuple[LayerResult, ...]) -> None:

@@ -206,12 +206,19 @@ def time_finding(result: Result) -> str:
     )
 
 
+def reads_on_demand(result: Result) -> bool:
+    """Whether no prefetch runs: the whole read is the bubble, and hidden_frac is what a prefetch would have hidden."""
+    return result.prefetch_policy == "none"
+
+
 def overlap_line(result: Result) -> str:
     """Where t_attention >= t_prefetch holds, and the mean bubble: short, for one line of a terminal."""
     check = overlap(result)
     if check.hidden_frac is None:
         return "always: no token missed an expert"
     bubble = f"mean bubble {format_seconds(check.bubble_s)} a layer, {format_seconds(check.bubble_s_per_token)} a token"
+    if reads_on_demand(result):
+        return f"not used, reads are on demand (a prefetch would hide {percent(check.hidden_frac)}); {bubble}"
     return f"{percent(check.hidden_frac)} of cases with a miss; {bubble}"
 
 
@@ -221,6 +228,9 @@ def overlap_finding(result: Result) -> str:
     if check.hidden_frac is None:
         return "No token missed an expert: there is nothing to hide and nothing waits"
     bubble = f"the mean bubble is {format_seconds(check.bubble_s)} a layer"
+    if reads_on_demand(result):
+        would = f"a prefetch beside attention would hide {percent(check.hidden_frac)} of the cases with a miss"
+        return f"Reads are on demand, so nothing is hidden: {bubble}; {would}"
     if check.hidden_frac == 1:
         return "Attention hides every read: no layer waits"
     if check.hidden_frac == 0:

@@ -157,6 +157,7 @@ def _summary(prepared: Prepared, scenario: Scenario, timeline: Timeline) -> Resu
         seconds_per_token=seconds_per_token,
         energy_j_per_token=_energy_j(prepared.question, timeline, counted),
         storage_read_bytes_per_s=scenario.rates.sequential_read_bytes_per_s,
+        prefetch_policy=scenario.prefetch_policy,
     )
 
 

@@ -85,7 +85,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         n_layers,
         n_experts,
         top_k,
-        experts={"first_dense_layers": first_dense},
+        experts={"first_dense_layers": first_dense} | draw(SHARED),
         dense_ffn_size=64,
     )
     n_tokens = draw(st.integers(2, 14))

@@ -7,10 +7,10 @@ import matplotlib
 import pytest
 import reports_examples as examples
 
-from reports.figures import layer_figure, memory_figure, time_figure
+from reports.figures import _shares, layer_figure, memory_figure, time_figure
 from reports.grid import as_grids, cell_of, current_row
 from reports.heat_map import heat_map
-from reports.wording import grid_finding, memory_rows, number, overlap, overlap_finding, percent, size
+from reports.wording import grid_finding, memory_rows, number, overlap, overlap_finding, overlap_line, percent, size
 from simulator.result import Interval, LayerResult
 
 
@@ -147,3 +147,12 @@ def test_the_interval_is_in_the_examples() -> None:
         speed = result.tokens_per_s
         assert isinstance(speed, Interval)
         assert speed.low <= speed.value <= speed.high
+
+
+def test_on_demand_reads_are_never_called_hidden() -> None:
+    """Without prefetch hidden_frac is what a prefetch would have hidden; the words and the bars say that all wait."""
+    result = replace(examples.streaming_result(), prefetch_policy="none")
+    assert "nothing is hidden" in overlap_finding(result)
+    assert "on demand" in overlap_line(result)
+    layer = result.layers[0]
+    assert _shares(layer, True) == (layer.no_miss_frac, 0.0, 1 - layer.no_miss_frac)
