@@ -86,9 +86,8 @@ def _layer_shares(axes: Axes, layers: tuple[LayerResult, ...], on_demand: bool) 
     bottom = [0.0] * len(layers)
     looks = ({"color": "#CBD3D9"}, {"color": SKY}, WAIT_LOOK)
     names = ("no miss", "miss, hidden by attention", "miss, waits")
-    for name, look, heights in zip(
-        names, looks, zip(*[_shares(layer, on_demand) for layer in layers], strict=True), strict=True
-    ):
+    shares = zip(*[_shares(layer, on_demand) for layer in layers], strict=True)
+    for name, look, heights in zip(names, looks, shares, strict=True):
         axes.bar(x, heights, width=0.8, bottom=bottom, label=name, **look)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     axes.set_ylim(0, 1)

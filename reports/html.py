@@ -89,20 +89,15 @@ def _result_context(result: Result) -> dict[str, Any]:
 
 
 def _layers_picture(result: Result) -> Picture:
+    finding = wording.overlap_finding(result)
+    source = as_data_uri(layer_figure(result.layers, on_demand=wording.reads_on_demand(result)))
     if wording.overlap(result).hidden_frac is None:
-        return Picture(
-            wording.overlap_finding(result),
-            as_data_uri(layer_figure(result.layers, on_demand=wording.reads_on_demand(result))),
-        )
+        return Picture(finding, source)
     caption = (
         "Above: the mean time of attention in each layer, the bubble on top of it, and the mean t_prefetch as a dash; "
         "a read is free when t_attention >= t_prefetch for that token. Below: how the decode tokens fared in the layer."
     )
-    return Picture(
-        wording.overlap_finding(result),
-        as_data_uri(layer_figure(result.layers, on_demand=wording.reads_on_demand(result))),
-        caption,
-    )
+    return Picture(finding, source, caption)
 
 
 def _time_picture(result: Result) -> Picture:

@@ -45,7 +45,8 @@ class LayerResult:
     One MoE layer, means over the decode tokens.
 
     hidden_frac: share of the tokens with at least one miss for which t_attention >= t_prefetch, None where no
-    token missed (without prefetch: what a prefetch would have hidden, while the bubble is the whole read); no_miss_frac: share of the tokens without a miss.
+    token missed (without prefetch: what a prefetch would have hidden, while the bubble is the whole read);
+    no_miss_frac: share of the tokens without a miss.
     """
 
     layer: int
@@ -78,7 +79,7 @@ class Result:
 
     seconds_per_token: mean decode seconds by op (embedding, router, attention, wait, dense_ffn, expert_ffn, lm_head);
     first_decode_tokens_per_s: speed of the first 16 decode tokens, which meet a cold cache unless all is resident;
-    storage_read_bytes_per_s: the sequential rate of the storage in this scenario; prefetch_policy: "none" reads on demand;
+    storage_read_bytes_per_s: sequential rate of the storage in this scenario; prefetch_policy: "none" is on demand;
     warnings: what a reader must not miss, one sentence each; small_print: the conditions, name to text.
     """
 
