@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +10,7 @@ import typer
 
 from command_line.progress import progress_bar
 from moeplan.errors import InputError
+from moeplan.files import output_target
 from moeplan.quantity import parse_quantity
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """How fast is this model on this device, and does storage feed the experts in time?"""
+    _check_outputs((timeline, ".parquet"), (output, ".html"))
     from simulator import simulate as simulation
 
     question = _question(
@@ -87,6 +89,7 @@ def plan(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Does it reach a target speed, and what would have to change?"""
+    _check_outputs((output, ".html"))
     from simulator import planner
     from simulator.simulate import checked_engine
 
@@ -142,8 +145,12 @@ def sweep(
         print(json.dumps({"schema_version": 1, "rows": [asdict(row) for row in rows]}, indent=1))
         return
     from reports.terminal import render_sweep
+    from simulator.question import prepare
+    from simulator.small_print import warnings_of
 
     render_sweep(rows, _console())
+    for warning in warnings_of(prepare(replace(question, ram_cap_bytes=grid.ram_caps_bytes[0]))):
+        print(f"! {warning}")
     _say_where(output / "report.html")
 
 
@@ -152,6 +159,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The HTML file to write.")],
 ) -> None:
     """Write the HTML report of a sweep that is on disk."""
+    _check_outputs((output, ".html"))
     from command_line.sweep_folder import read_sweep
     from reports.html import write_sweep_report
 
@@ -194,6 +202,13 @@ def _question(
         start=start,  # type: ignore[arg-type]
         lm_head_predictor=lm_head_predictor,
     )
+
+
+def _check_outputs(*outputs: tuple[Path | None, str]) -> None:
+    """Before anything runs: every output can be a file of its kind."""
+    for path, suffix in outputs:
+        if path is not None:
+            output_target(path, suffix)
 
 
 def _write_timeline(question: "Question", path: Path) -> None:

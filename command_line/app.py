@@ -54,6 +54,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe, such as head, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    try:
+        sys.stdout.flush()
+    except OSError as error:  # a full disk behind a redirection
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail(f"moeplan: standard output: must be a place that can be written, got {error.strerror}")
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -1,6 +1,7 @@
 """A sweep on disk: sweep.parquet with every input beside every output, and report.html."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,12 @@ def write_sweep(question: "Question", rows: "list[SweepRow]", folder: Path, seed
 
     from reports.html import write_sweep_report
     from simulator.question import prepare
-    from simulator.small_print import small_print
+    from simulator.small_print import small_print, warnings_of
     from simulator.sweep import N_SWEEP_SAMPLES, sweep_columns
 
-    conditions = small_print(prepare(question), "fast", N_SWEEP_SAMPLES, seed)
+    smallest = prepare(replace(question, ram_cap_bytes=min(row.ram_cap_bytes for row in rows)))
+    conditions = {"before you rely on this": " ".join(warnings_of(smallest))}
+    conditions |= small_print(smallest, "fast", N_SWEEP_SAMPLES, seed)
     for name in ("ram_cap", "storage", "cache", "prefetch"):  # these vary from row to row
         conditions.pop(name, None)
     if question.start == "warm":

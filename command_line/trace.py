@@ -14,15 +14,15 @@ app = typer.Typer(help="Routing traces: what is shipped, what a trace says, synt
 def list_traces() -> None:
     """The shipped traces."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from traces.catalog import load_trace, trace_names
 
-    table = Table("name", "routing of", "tokens", "shape", "source", box=None)
+    table = Table(Column("name", no_wrap=True), "routing of", "tokens", "source (licence)", box=None, pad_edge=False)
     for name in trace_names():
         trace = load_trace(name)
-        shape = f"{trace.n_moe_layers} x {trace.header.n_experts}, top-{trace.top_k}"
-        table.add_row(name, trace.header.model, str(trace.n_tokens), shape, trace.header.source)
+        shape = f"{trace.header.model}: {trace.n_moe_layers} x {trace.header.n_experts}, top-{trace.top_k}"
+        table.add_row(name, shape, str(trace.n_tokens), f"{trace.header.source} ({trace.header.licence})")
     Console(highlight=False).print(table)
 
 

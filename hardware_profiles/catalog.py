@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from hardware_profiles.schema import HardwareProfile
+from hardware_profiles.storage_fit import check_table
 from moeplan.errors import InputError, nearest
 from moeplan.strict_yaml import load_model
 
@@ -27,4 +28,7 @@ def profile_path(name_or_path: str) -> Path:
 
 def load_profile(name_or_path: str) -> HardwareProfile:
     """A shipped profile or a profile file. Raises InputError."""
-    return load_model(profile_path(name_or_path), HardwareProfile)
+    path = profile_path(name_or_path)
+    profile = load_model(path, HardwareProfile)
+    check_table(profile.storage, str(path))
+    return profile

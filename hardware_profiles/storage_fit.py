@@ -32,7 +32,10 @@ from scipy.optimize import least_squares
 
 from hardware_profiles.schema import RANDOM_READ_BYTES, Storage, StorageRow
 from hardware_profiles.storage import StorageModel
+from moeplan.errors import InputError
+from moeplan.quantity import format_rate
 
+LARGE_READ_BYTES = 2**22
 SMALLEST, LARGEST = 1e-13, 1.0  # bounds of the constants, seconds or seconds per byte
 LANE_SHARES = (0.05, 0.3, 2.0)  # starting points: time per byte in a lane over that on the bus
 
@@ -60,6 +63,30 @@ def storage_model(storage: Storage) -> StorageModel:
     latency_s = None if storage.latency is None else storage.latency.value
     rates = storage.sequential_read.value, storage.random_4k_read.value
     return replace(from_few_figures(*rates, latency_s, storage.queue_depth), max_request_bytes=storage.max_request)
+
+
+def check_table(storage: Storage, where: str) -> None:
+    """
+    Raises InputError where the table says something else than the figures beside it.
+
+    The table is what counts, so a sequential_read or random_4k_read that was edited alone would change nothing.
+    """
+    if storage.table is None:
+        return
+    model = storage_model(storage)
+    large = model.effective_bandwidth(LARGE_READ_BYTES, storage.queue_depth)
+    small = model.effective_bandwidth(RANDOM_READ_BYTES, 1)
+    for key, from_table, stated, most in (
+        ("sequential_read", large, storage.sequential_read.value, 1.35),
+        ("random_4k_read", small, storage.random_4k_read.value, 2.0),
+    ):
+        if not 1 / most <= from_table / stated <= most:
+            raise InputError(
+                f"{where}: storage.{key}",
+                f"must agree with storage.table, which says about {format_rate(from_table)}",
+                format_rate(stated),
+                "change the table too, or remove it and storage.max_request",
+            )
 
 
 def from_few_figures(

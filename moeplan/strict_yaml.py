@@ -16,6 +16,7 @@ from moeplan.files import read_text
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_DEPTH = 32  # PyYAML is recursive, and quadratic in the depth
+MAX_YAML_BYTES = 2**18  # the longest shipped file has 5 KiB; a parser in Python takes seconds for megabytes
 KeyPath = tuple[str | int, ...]
 
 
@@ -55,7 +56,7 @@ class _Composer:
 
 def load_mapping(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """The mapping in a YAML file and the line of every key path. Raises InputError."""
-    text = read_text(path)
+    text = read_text(path, MAX_YAML_BYTES)
     try:
         depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):

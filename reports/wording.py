@@ -161,6 +161,8 @@ def plan_reason(plan: PlanResult) -> str:
         return ""
     if plan.decision == "yes":
         return f"Even the low end of the 80 % interval reaches {target} tokens/s."
+    if plan.decision == "likely" and speed.low >= plan.target_tokens_per_s:
+        return f"The interval lies above {target} tokens/s, but its hit rates are those of a stand-in's routing."
     if plan.decision == "likely":
         return f"The predicted speed reaches {target} tokens/s, the low end of its 80 % interval does not."
     reached = " Only the high end of the interval does." if speed.high >= plan.target_tokens_per_s else ""

@@ -19,11 +19,12 @@ from simulator.prefetch import default_prefetch
 from simulator.question import Question, available_ram_bytes, prepare, question_rates, question_replay
 from simulator.result import Change, Decision, Interval, PlanResult, Result, SweepRow
 from simulator.simulate import Engine, intervals, simulate, tokens_per_s
+from simulator.small_print import is_stand_in
 from simulator.sweep import N_SWEEP_SAMPLES, Grid, round_caps, round_rates, sweep
 
 MAX_FACTOR = 64.0  # wishes beyond this are called out of reach
 PRECISION_FRAC = 0.01
-FREE, HARDWARE, LOSSY = 0, 1, 2  # the order in which changes are offered
+FREE, HARDWARE, LOSSY, OTHER_DEVICE = 0, 1, 2, 3  # the order in which changes are offered
 
 STORAGE_STEPS = (1.5, 2.0, 3.0, 4.0, 6.0)  # factors on the storage's speed that are tried together with more RAM
 
@@ -43,10 +44,18 @@ def plan(
         raise InputError("--target-tokens-per-s", "must be above zero and finite", target_tokens_per_s)
     result = simulate(question, engine=engine, seed=seed)
     changes = sorted(_changes(question, target_tokens_per_s, result, seed), key=_order)
-    grid = sweep(question, default_grid(question), seed=seed, on_row=on_row)
-    return PlanResult(
-        target_tokens_per_s, _decision(result, target_tokens_per_s), result, tuple(c for _, c in changes), tuple(grid)
-    )
+    grid = [_with_headline(row, result) for row in sweep(question, default_grid(question), seed=seed, on_row=on_row)]
+    decision = _decision(question, result, target_tokens_per_s)
+    return PlanResult(target_tokens_per_s, decision, result, tuple(change for _, change in changes), tuple(grid))
+
+
+def _with_headline(row: SweepRow, result: Result) -> SweepRow:
+    """The row of the result's own scenario has the result's interval, which has more draws than the grid's."""
+    speed = result.tokens_per_s
+    same_cap = row.ram_cap_bytes == result.memory.ram_cap_bytes
+    if speed is None or not same_cap or row.storage_read_bytes_per_s != result.storage_read_bytes_per_s:
+        return row
+    return replace(row, tokens_per_s_low=speed.low, tokens_per_s_high=speed.high)
 
 
 def default_grid(question: Question) -> Grid:
@@ -59,10 +68,11 @@ def default_grid(question: Question) -> Grid:
     return Grid(caps, rates, (question.cache_policy,), (question.prefetch,))
 
 
-def _decision(result: Result, target: float) -> Decision:
+def _decision(question: Question, result: Result, target: float) -> Decision:
+    """A plain yes needs the low end of the interval, and hit rates of the model's own routing where hits matter."""
     if result.tokens_per_s is None:
         return "cannot_run"
-    if result.tokens_per_s.low >= target:
+    if result.tokens_per_s.low >= target and (result.verdict == "resident" or not is_stand_in(question)):
         return "yes"
     return "likely" if result.tokens_per_s.value >= target else "no"
 
@@ -82,12 +92,12 @@ def _changes(question: Question, target: float, result: Result, seed: int) -> It
     yield from _setting_changes(question, target, seed)
     if result.verdict != "resident":
         search = _RamSearch(question)
-        yield HARDWARE, search.change(target, seed)
+        yield search.change(target, seed)
         if result.verdict == "streams":
             yield HARDWARE, _faster_storage(question, target, seed)
             both = _ram_and_storage(search, target, seed)
             if both is not None:
-                yield HARDWARE, both
+                yield both
     if result.tokens_per_s is not None:
         yield HARDWARE, _faster_compute(question, target, seed)
 
@@ -158,14 +168,16 @@ class _RamSearch:
             low, high = (low, middle) if self.speed(middle, rates) >= target else (middle + 1, high)
         return high
 
-    def change(self, target: float, seed: int) -> Change:
+    def change(self, target: float, seed: int) -> tuple[int, Change]:
         """The least RAM cap that reaches the target, or all experts in RAM where that does not."""
         slots = self.least_slots(target, question_rates(self.question))
         wanted = self.cap_bytes(self.most_slots if slots is None else slots)
         before, after = format_bytes(self.question.cap_bytes), format_bytes(wanted)
         ratio = max(1.0, wanted / self.question.cap_bytes)
         changed = replace(self.question, ram_cap_bytes=wanted)
-        return _one(changed, target, seed, "RAM cap", before, after, ratio, _beyond_device(self.question, wanted))
+        note = _beyond_device(self.question, wanted)
+        kind = OTHER_DEVICE if note else HARDWARE
+        return kind, _one(changed, target, seed, "RAM cap", before, after, ratio, note)
 
 
 def _beyond_device(question: Question, wanted_bytes: int) -> str:
@@ -174,7 +186,7 @@ def _beyond_device(question: Question, wanted_bytes: int) -> str:
     return "" if wanted_bytes <= available else f"more than the {format_bytes(available)} that this device leaves"
 
 
-def _ram_and_storage(search: _RamSearch, target: float, seed: int) -> Change | None:
+def _ram_and_storage(search: _RamSearch, target: float, seed: int) -> tuple[int, Change] | None:
     """The smallest product of a larger RAM cap and a faster storage that reaches the target together, if any does."""
     question, rates = search.question, question_rates(search.question)
     current = rates.sequential_read_bytes_per_s
@@ -190,7 +202,9 @@ def _ram_and_storage(search: _RamSearch, target: float, seed: int) -> Change | N
     changed = replace(question, ram_cap_bytes=cap, storage_read_bytes_per_s=factor * current)
     before = f"{format_bytes(question.cap_bytes)}, {format_rate(current)}"
     after = f"{format_bytes(cap)}, {format_rate(factor * current)}"
-    return _one(changed, target, seed, "RAM cap and storage read", before, after, ratio, _beyond_device(question, cap))
+    note = _beyond_device(question, cap)
+    kind = OTHER_DEVICE if note else HARDWARE
+    return kind, _one(changed, target, seed, "RAM cap and storage read", before, after, ratio, note)
 
 
 def _more_storage_space(question: Question, target: float, seed: int) -> Change:

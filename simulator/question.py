@@ -26,7 +26,7 @@ from simulator.scenario import (
 )
 from traces.routing_trace import RoutingTrace
 
-DENSE_DECODE_TOKENS = 64  # decode steps simulated for a model without experts; all cost nearly the same
+DENSE_TOKENS = (128, 64)  # prompt and decode tokens of a model without experts, which needs no trace
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def question_replay(question: Question) -> Replay:
     if question.model.experts is None:
         if question.trace is not None:
             check_trace_fits(question.model, question.trace)
-        return Replay(None, question.context, DENSE_DECODE_TOKENS)
+        return Replay(None, question.context, DENSE_TOKENS)
     if question.trace is None:
         raise InputError("--trace", f"must be given for the MoE model {question.model.name}", "nothing")
     check_trace_fits(question.model, question.trace)
@@ -143,8 +143,11 @@ def question_rates(question: Question, rng: np.random.Generator | None = None) -
     """The device's central rates, or one Monte Carlo draw, with the question's what-ifs applied."""
     drawn = rates(question.profile) if rng is None else sample_rates(question.profile, rng)
     if question.storage_read_bytes_per_s is not None:
-        storage = drawn.storage.at_read_rate(question.storage_read_bytes_per_s, drawn.sequential_read_bytes_per_s)
-        drawn = replace(drawn, storage=storage, sequential_read_bytes_per_s=question.storage_read_bytes_per_s)
+        # a device like this one with another rate: as uncertain as the profile's own
+        factor = question.storage_read_bytes_per_s / question.profile.storage.sequential_read.value
+        wanted = drawn.sequential_read_bytes_per_s * factor
+        storage = drawn.storage.at_read_rate(wanted, drawn.sequential_read_bytes_per_s)
+        drawn = replace(drawn, storage=storage, sequential_read_bytes_per_s=wanted)
     if question.compute_factor != 1.0:
         drawn = replace(
             drawn,

@@ -80,6 +80,7 @@ class Result:
     seconds_per_token: mean decode seconds by op (embedding, router, attention, wait, dense_ffn, expert_ffn, lm_head);
     first_decode_tokens_per_s: speed of the first 16 decode tokens, which meet a cold cache unless all is resident;
     storage_read_bytes_per_s: sequential rate of the storage in this scenario; prefetch_policy: "none" is on demand;
+    n_prompt_tokens: prompt of the first request, which ttft_s belongs to;
     warnings: what a reader must not miss, one sentence each; small_print: the conditions, name to text.
     """
 
@@ -98,6 +99,7 @@ class Result:
     energy_j_per_token: float | None = None
     storage_read_bytes_per_s: float | None = None
     prefetch_policy: str | None = None
+    n_prompt_tokens: int = 0
     warnings: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
@@ -149,7 +151,8 @@ class PlanResult:
     """
     The answer to "does it reach the target, and what would have to change?".
 
-    decision: yes (the low end of the interval reaches the target), likely (the value does), no, cannot_run;
+    decision: yes (the low end of the interval reaches the target, and the hit rates are the model's own or do not
+    matter), likely (the value reaches it), no, cannot_run;
     changes: the single changes that reach the target, cheapest first, then those that do not.
     """
 

@@ -97,24 +97,27 @@ def steps_of(trace: RoutingTrace, *, context: int | None, chunk_tokens: int = PR
 class Replay:
     """A trace (or a dense model's tokens) as steps, for whatever prefill chunk the memory allows; cut once each."""
 
-    def __init__(self, trace: RoutingTrace | None, context: int | None, n_dense_tokens: int = 0) -> None:
-        self._trace, self._context, self._n_dense_tokens = trace, context, n_dense_tokens
+    def __init__(self, trace: RoutingTrace | None, context: int | None, dense_tokens: tuple[int, int] = (0, 0)) -> None:
+        """dense_tokens: (prompt, decode) tokens where there is no trace."""
+        self._trace, self._context, self._dense_tokens = trace, context, dense_tokens
         self._steps: dict[int, tuple[Step, ...]] = {}
 
     def steps(self, chunk_tokens: int) -> tuple[Step, ...]:
         """The steps with prompts in chunks of at most so many tokens."""
         if chunk_tokens not in self._steps:
             self._steps[chunk_tokens] = (
-                dense_steps(self._n_dense_tokens, self._context or 0)
+                dense_steps(*self._dense_tokens, self._context)
                 if self._trace is None
                 else steps_of(self._trace, context=self._context, chunk_tokens=chunk_tokens)
             )
         return self._steps[chunk_tokens]
 
 
-def dense_steps(n_tokens: int, context: int) -> tuple[Step, ...]:
-    """Decode steps of a model without experts, which needs no trace."""
-    return tuple(Step(range(i, i + 1), True, context + i + 1, ()) for i in range(n_tokens))
+def dense_steps(n_prompt: int, n_decode: int, context: int | None) -> tuple[Step, ...]:
+    """A prompt and decode steps of a model without experts, which needs no trace; decode begins at the context."""
+    start = n_prompt if context is None else context
+    decode = (Step(range(n_prompt + i, n_prompt + i + 1), True, start + i + 1, ()) for i in range(n_decode))
+    return (Step(range(n_prompt), False, n_prompt, ()), *decode)
 
 
 def _union_rows(trace: RoutingTrace, tokens: range) -> tuple[Sequence[int], ...]:

@@ -14,7 +14,7 @@ from simulator.engine_simpy import simulate_simpy
 from simulator.question import Prepared, Question, draw_gate_sparsity, prepare, question_rates
 from simulator.result import Bound, CacheResult, Interval, LayerResult, Result
 from simulator.scenario import Scenario
-from simulator.small_print import small_print, warnings_of
+from simulator.small_print import is_stand_in, small_print, warnings_of
 from simulator.timeline import COMPUTE_OPS, Timeline
 
 Engine = Literal["simpy", "fast"]
@@ -43,8 +43,19 @@ def simulate(question: Question, *, engine: Engine = "simpy", n_samples: int = N
         ttft_s=ttft,
         bound_by=bound_by(fast, scenario),
         small_print=small_print(prepared, engine, n_samples, seed),
-        warnings=tuple(warnings_of(prepared)),
+        warnings=(*warnings_of(prepared), *_if_misses_double(fast, prepared)),
     )
+
+
+def _if_misses_double(fast: FastEngine, prepared: Prepared) -> tuple[str, ...]:
+    """With routing that is a stand-in: the speed if twice as many experts missed, a measure of what hangs on it."""
+    if not is_stand_in(prepared.question) or not fast.decisions.n_misses.any():
+        return ()
+    used = fast.decisions.n_used
+    twice = Decisions(np.minimum(2 * fast.decisions.n_misses, used), used)
+    worse = FastEngine(fast.scenario, twice)
+    speed = tokens_per_s(worse.timeline(fast.scenario.rates), fast.scenario.is_counted)
+    return (f"If this model missed twice as often as the stand-in, it would run at {speed:.3g} tokens/s.",)
 
 
 def checked_engine(name: str) -> Engine:
@@ -158,11 +169,14 @@ def _summary(prepared: Prepared, scenario: Scenario, timeline: Timeline) -> Resu
         energy_j_per_token=_energy_j(prepared.question, timeline, counted),
         storage_read_bytes_per_s=scenario.rates.sequential_read_bytes_per_s,
         prefetch_policy=scenario.prefetch_policy,
+        n_prompt_tokens=prepared.steps[int(first[0])].tokens.start - prepared.steps[0].tokens.start,
     )
 
 
-def cache_result(prepared: Prepared, timeline: Timeline, counted: np.ndarray) -> CacheResult:
-    """Hits, misses and bytes of the counted decode steps. Exact prefetch wastes nothing."""
+def cache_result(prepared: Prepared, timeline: Timeline, counted: np.ndarray) -> CacheResult | None:
+    """Hits, misses and bytes of the counted decode steps, None for a dense model. Exact prefetch wastes nothing."""
+    if prepared.question.model.experts is None:
+        return None
     n_misses = int(timeline.n_misses[counted].sum())
     n_used = int(timeline.n_used[counted].sum())
     return CacheResult(

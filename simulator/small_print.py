@@ -3,7 +3,7 @@
 from moeplan.quantity import format_bytes, format_rate
 from simulator.memory import lap_slots
 from simulator.prefetch import PREFETCH_POLICIES
-from simulator.question import Prepared, available_ram_bytes
+from simulator.question import Prepared, Question, available_ram_bytes
 from simulator.scenario import WARM_UP_FRAC
 
 NEAR_CLIFF_FACTOR = 1.25  # slots within this factor above a cliff are called near it
@@ -17,17 +17,17 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
     largest = max((step.n_tokens for step in prepared.steps if not step.is_decode), default=0)
     first = decode[0].tokens[0] - prepared.steps[0].tokens[0]
     types = model.tensor_types
+    weights = f"FFN {types.dense_ffn}" if model.experts is None else f"experts {types.experts}"
     rate = question.storage_read_bytes_per_s
     asked = "asked for" if question.ram_cap_bytes else "all that is left"
     text = {
-        "model": f"{model.title}; experts {types.experts}, attention {types.attention}, KV cache {model.kv_type}",
+        "model": f"{model.title}; {weights}, attention {types.attention}, KV cache {model.kv_type}",
         "device": profile.title,
         "threads": f"{profile.cpu.threads} of {profile.cpu.cores} cores, for which the profile's rates hold",
         "ram_cap": f"{format_bytes(question.cap_bytes)} ({asked})",
         "storage": f"{profile.storage.kind}"
         + (f", sequential read set to {format_rate(rate)}, latencies unchanged" if rate else ""),
-        "context": f"{decode[0].context} to {max(s.context for s in decode)} tokens"
-        + (" (asked for)" if question.context is not None else " (the trace's own positions)"),
+        "context": f"{decode[0].context} to {max(s.context for s in decode)} tokens" + _why_context(question),
         "tokens": f"{len(decode)} decode tokens, {n_prompt} prompt tokens in chunks of at most {largest}, one stream",
         "first_token": f"after the trace's own first prompt of {first} tokens, cache cold, dense part loaded",
         "start": _start(prepared),
@@ -41,8 +41,7 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
             "cache": f"{question.cache_policy}, {prepared.plan.n_slots} experts",
             "prefetch": f"{question.prefetch}: {PREFETCH_POLICIES[question.prefetch]}",
             "gate_sparsity": f"{model.experts.gate_sparsity.value:.2f} of the gate neurons are zero",
-            "routing": f"recorded from {header.model}"
-            + ("" if header.model == model.name else f", a stand-in for {model.name}"),
+            "routing": _origin(question) + (f", a stand-in for {model.name}" if is_stand_in(question) else ""),
             "trace_source": f"{header.source} ({header.licence}); recorded by {header.engine}",
         }
     if n_samples:
@@ -51,9 +50,30 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
     return text
 
 
+def _why_context(question: Question) -> str:
+    if question.context is not None:
+        return " (asked for)"
+    return " (the trace's own positions)" if question.trace is not None else " (no context asked for)"
+
+
+def is_stand_in(question: Question) -> bool:
+    """Whether the routing is not the model's own."""
+    trace = question.trace
+    return trace is not None and question.model.experts is not None and trace.header.model != question.model.name
+
+
+def _origin(question: Question) -> str:
+    """Recorded from a model, or made up."""
+    assert question.trace is not None
+    header = question.trace.header
+    return "made up (synthetic)" if "synthetic" in header.conditions else f"recorded from {header.model}"
+
+
 def _start(prepared: Prepared) -> str:
     if prepared.question.start == "cold":
         return "cold: the cache is empty at the first token, everything counts"
+    if prepared.question.model.experts is None:
+        return "all weights are in RAM"
     if prepared.plan.verdict == "resident":
         return "warm: all experts are loaded before the first token"
     return f"warm: the first {WARM_UP_FRAC:.0%} of the decode tokens fill the cache and are not counted"
@@ -72,10 +92,10 @@ def warnings_of(prepared: Prepared) -> list[str]:
     if plan.verdict == "streams":
         found += _cliffs(prepared)
     trace = question.trace
-    if trace is not None and question.model.experts is not None and trace.header.model != question.model.name:
+    if is_stand_in(question) and plan.verdict != "resident":
         found.append(
-            f"The routing was recorded from {trace.header.model}, a stand-in: hit rates are its own, "
-            f"{question.model.name} may route with more or less locality."
+            f"The routing was {_origin(question)}, a stand-in: hit rates are its own, {question.model.name} may route "
+            f"with more or less locality, and the interval does not cover that."
         )
     if trace is not None and "adapted" in trace.header.conditions:
         found.append(f"The trace was adapted: {trace.header.conditions['adapted']}.")

@@ -53,7 +53,6 @@ def sweep(
 
 def _rows(question: Question, grid: Grid, n_samples: int, seed: int) -> Iterator[SweepRow]:
     replay = question_replay(question)
-    own_rate = question_rates(replace(question, storage_read_bytes_per_s=None)).sequential_read_bytes_per_s
     decided: dict[tuple[str, int, int], Decisions] = {}
     for ram_cap in grid.ram_caps_bytes:
         for cache_policy in grid.cache_policies:
@@ -69,15 +68,12 @@ def _rows(question: Question, grid: Grid, n_samples: int, seed: int) -> Iterator
                         decided[key] = decide(prepared.scenario)
                     fast = FastEngine(prepared.scenario, decided[key])
                 for read_rate in grid.storage_reads_bytes_per_s:
-                    # the device's own rate keeps its uncertainty, another one is a what-if and exact
-                    cell = replace(base, storage_read_bytes_per_s=None if read_rate == own_rate else read_rate)
-                    yield _row(cell, read_rate, prepared, fast, n_samples, seed)
+                    cell = replace(base, storage_read_bytes_per_s=read_rate)
+                    yield _row(cell, prepared, fast, n_samples, seed)
 
 
-def _row(
-    question: Question, read_rate: float, prepared: Prepared, fast: FastEngine | None, n_samples: int, seed: int
-) -> SweepRow:
-    inputs = (question.cap_bytes, read_rate, question.cache_policy, question.prefetch)
+def _row(question: Question, prepared: Prepared, fast: FastEngine | None, n_samples: int, seed: int) -> SweepRow:
+    inputs = (question.cap_bytes, question.storage_read_bytes_per_s or 0.0, question.cache_policy, question.prefetch)
     if fast is None:
         return SweepRow(*inputs, "cannot_run", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none", prepared.plan.arithmetic)
     rates = question_rates(question)
@@ -86,16 +82,17 @@ def _row(
     speed, _ = intervals(fast, question, n_samples, seed)
     counted = scenario.is_counted
     cache = cache_result(prepared, timeline, counted)
+    hit_rate, bytes_per_token = (1.0, 0.0) if cache is None else (cache.hit_rate, cache.bytes_read_per_token)
     return SweepRow(
         *inputs,
         verdict=prepared.plan.verdict,
         tokens_per_s=speed.value,
         tokens_per_s_low=speed.low,
         tokens_per_s_high=speed.high,
-        hit_rate=cache.hit_rate,
+        hit_rate=hit_rate,
         hidden_frac=hidden_frac(timeline, counted),
         wait_s_per_token=_mean(timeline, "wait", counted),
-        bytes_read_per_token=cache.bytes_read_per_token,
+        bytes_read_per_token=bytes_per_token,
         bound_by=bound_by(fast, scenario),
     )
 

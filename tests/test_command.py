@@ -208,7 +208,7 @@ def test_a_trace_of_another_shape_is_refused_and_can_be_adapted(moeplan, trace_f
     """By default one line that says what to do; with --adapt-trace an answer that says it is a stand-in."""
     other = ["--model", "smallthinker-21b-a3b", "--hardware", "i9-14900", "--trace", trace_file]
     assert_one_line(moeplan("simulate", *other), "52 MoE layers x 64 experts", "--adapt-trace")
-    outcome = moeplan("simulate", *other, "--adapt-trace", "--engine", "fast", "--json")
+    outcome = moeplan("simulate", *other, "--adapt-trace", "--ram-cap", "6GiB", "--engine", "fast", "--json")
     assert outcome.status == 0
     warnings = json.loads(outcome.out)["warnings"]
     assert any("stand-in" in warning for warning in warnings)

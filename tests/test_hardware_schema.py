@@ -123,7 +123,7 @@ def test_an_unknown_device_is_answered_with_the_nearest(tmp_path: Path) -> None:
     """Neither shipped nor a file; a folder; a name that no file system takes."""
     with pytest.raises(InputError, match=r"--hardware: must be .* got 'steam-dek'; did you mean 'steam-deck'\?"):
         load_profile("steam-dek")
-    with pytest.raises(InputError, match="must be a file that can be read"):
+    with pytest.raises(InputError, match="must be a file, got a folder"):
         load_profile(str(tmp_path))
     with pytest.raises(InputError, match="must be a shipped device or a YAML file"):
         load_profile("x" * 5000)

@@ -1,6 +1,8 @@
 """The storage model: closed forms, an independent event simulation, the fit to tables."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
-from hardware_profiles.catalog import load_profile, profile_names
+from hardware_profiles.catalog import load_profile, profile_names, profile_path
 from hardware_profiles.schema import Storage, StorageRow
 from hardware_profiles.storage import StorageModel
 from hardware_profiles.storage_fit import fit_residuals, fit_table, from_few_figures, storage_model
+from moeplan.errors import InputError
 
 MODELS = st.builds(
     StorageModel,
@@ -205,3 +208,12 @@ def test_a_profile_without_a_table_has_no_residuals() -> None:
     """Nothing was fitted, so there is nothing to compare."""
     assert fit_residuals(load_profile("raspberry-pi-5-nvme").storage) == []
     assert math.isfinite(storage_model(load_profile("raspberry-pi-5-sd").storage).latency_s)
+
+
+def test_a_figure_edited_beside_a_table_is_refused(tmp_path: Path) -> None:
+    """The table is what counts: a slower sequential_read alone would change nothing, so it is a contradiction."""
+    text = profile_path("ryzen-7840u").read_text(encoding="utf-8")
+    file = tmp_path / "mini-pc.yaml"
+    file.write_text(re.sub(r"(sequential_read:\n    value: )6.4 GB/s", r"\g<1>540 MB/s", text), encoding="utf-8")
+    with pytest.raises(InputError, match=r"mini-pc.yaml: storage.sequential_read: must agree with storage.table"):
+        load_profile(str(file))

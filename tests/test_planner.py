@@ -99,10 +99,14 @@ def test_a_full_disk_asks_for_room(question: Question) -> None:
 
 
 def test_a_target_that_is_met_asks_for_no_change(question: Question) -> None:
-    """Decision yes, nothing to buy."""
+    """Nothing to buy; a plain yes only where the hit rates are the model's own, or no hit rate matters."""
     easy = plan(question, 0.5, engine="fast")
-    assert easy.decision == "yes"
     assert easy.changes == ()
+    assert easy.decision == "likely"
+    assert question.trace is not None
+    own = replace(question.trace, header=replace(question.trace.header, model=question.model.name))
+    assert plan(replace(question, trace=own), 0.5, engine="fast").decision == "yes"
+    assert plan(replace(question, ram_cap_bytes=4 * GIB), 0.5, engine="fast").decision == "yes"
 
 
 def test_an_impossible_target_is_said_to_be_out_of_reach(question: Question) -> None:

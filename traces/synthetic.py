@@ -12,6 +12,9 @@ import numpy as np
 from moeplan.errors import InputError
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace, TraceHeader
 
+MAX_EXPERTS = 2**15 - 1  # ids are int16
+MAX_DRAWS = 10**9  # about a minute of random numbers
+
 
 def synthesize(
     *, n_tokens: int, n_prefill: int, n_moe_layers: int, n_experts: int, top_k: int, zipf: float, repeat_frac: float,
@@ -23,9 +26,14 @@ def synthesize(
     Each slot keeps the previous token's expert with probability repeat_frac and is drawn afresh otherwise.
     """
     if not 0 < top_k <= n_experts or n_tokens < 1 or not 0 <= n_prefill <= n_tokens:
-        raise InputError("synthesize", "must have 0 < top_k <= n_experts and n_prefill <= n_tokens", (top_k, n_experts))
-    if n_moe_layers < 1:
-        raise InputError("synthesize", "must have at least one MoE layer", n_moe_layers)
+        raise InputError(
+            "synthesize",
+            "must have 0 < top_k <= n_experts and 0 <= n_prefill <= n_tokens",
+            f"top_k {top_k}, n_experts {n_experts}, n_prefill {n_prefill}, n_tokens {n_tokens}",
+        )
+    if n_moe_layers < 1 or n_experts > MAX_EXPERTS or n_tokens * n_moe_layers * n_experts > MAX_DRAWS:
+        must = f"must have a MoE layer, at most {MAX_EXPERTS} experts and {MAX_DRAWS:.0e} tokens x layers x experts"
+        raise InputError("synthesize", must, (n_tokens, n_moe_layers, n_experts))
     if not 0 <= repeat_frac <= 1 or not 0 <= zipf < 100:
         raise InputError("synthesize", "must have 0 <= repeat <= 1 and 0 <= zipf < 100", (repeat_frac, zipf))
     rng = np.random.default_rng(seed)

@@ -207,9 +207,10 @@ class Network(nn.Module):
 
 def grown(network: Network, n_layers: int) -> Network:
     """
-    A deeper copy: the stack of layers is repeated, so a layer keeps its place in the NoPE / RoPE pattern.
+    A deeper network that computes the same: copies of the stack go on top, with their output matrices zeroed.
 
-    The residual branches of all layers are scaled by old depth / new depth, which keeps the residual's size.
+    A copy keeps its place in the NoPE / RoPE pattern.  Scaling all copies down instead cost 1.2 nat at once (8 to 32
+    layers); this costs nothing, and the zeroed matrices have a gradient from the first step.
     """
     old = network.config.n_layers
     if n_layers % old or old % NOPE_PERIOD:
@@ -220,8 +221,9 @@ def grown(network: Network, n_layers: int) -> Network:
     for index, layer in enumerate(deeper.layers):
         layer.load_state_dict(network.layers[index % old].state_dict())
         with torch.no_grad():
-            layer.attention.o.weight.mul_(old / n_layers)
-            layer.experts.down.mul_(old / n_layers)
+            is_original = float(index < old)
+            layer.attention.o.weight.mul_(is_original)
+            layer.experts.down.mul_(is_original)
     return deeper
 
 

@@ -20,7 +20,7 @@ def read(path: Path) -> ImportedRequest:
             arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError as error:
         raise InputError(str(path), "must be a file", "nothing there") from error
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, AttributeError) as error:
         raise InputError(str(path), "must be an .npz archive without pickled objects", error) from error
     if "expert_ids" not in arrays:
         raise InputError(str(path), "must hold the array expert_ids", sorted(arrays))
