@@ -1,24 +1,20 @@
 """The commands that answer: simulate, plan, sweep and report."""
 
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from command_line.console import answer_console
 from command_line.progress import progress_bar
 from moeplan.errors import InputError
 from moeplan.files import output_target
 from moeplan.quantity import parse_quantity
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from simulator.question import Question
-
-PIPE_WIDTH = 100  # columns when the output is no terminal
 
 Model = Annotated[str, typer.Option("--model", metavar="M", help="Shipped model name or a YAML file.")]
 Hardware = Annotated[str, typer.Option("--hardware", metavar="H", help="Shipped device name or a YAML file.")]
@@ -74,7 +70,7 @@ def simulate(
         return
     from reports.terminal import render_result
 
-    render_result(result, _console())
+    render_result(result, answer_console())
     _say_where(output)
 
 
@@ -109,7 +105,7 @@ def plan(
         return
     from reports.terminal import render_plan
 
-    render_plan(answer, _console())
+    render_plan(answer, answer_console())
     _say_where(output)
 
 
@@ -148,7 +144,7 @@ def sweep(
     from simulator.question import prepare
     from simulator.small_print import warnings_of
 
-    render_sweep(rows, _console())
+    render_sweep(rows, answer_console())
     for warning in warnings_of(prepare(replace(question, ram_cap_bytes=grid.ram_caps_bytes[0]))):
         print(f"! {warning}")
     _say_where(output / "report.html")
@@ -230,12 +226,6 @@ def _items(text: str, where: str) -> list[str]:
     if not all(items):
         raise InputError(where, "must be values separated by commas", repr(text))
     return items
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def _say_where(path: Path | None) -> None:

@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+
     from rich.table import Table
 
     from hardware_profiles.schema import Figure, HardwareProfile
@@ -25,9 +26,9 @@ QUEUE_DEPTHS = (1, 2, 4, 8, 16, 32)
 @app.command("list")
 def list_devices(as_json: JsonOption = False) -> None:
     """The shipped devices."""
-    from rich.console import Console
     from rich.table import Table
 
+    from command_line.console import answer_console
     from hardware_profiles.catalog import load_profile, profile_names
     from moeplan.quantity import format_bytes, format_rate
 
@@ -42,7 +43,7 @@ def list_devices(as_json: JsonOption = False) -> None:
         ram_read, store = format_rate(p.ram.gemv_bandwidth.value), p.storage
         rates = (format_rate(store.sequential_read.value), format_rate(store.random_4k_read.value))
         table.add_row(p.name, format_bytes(p.ram.size), ram_read, store.kind, *rates)
-    console = Console(highlight=False)
+    console = answer_console()
     console.print(table)
     console.print("RAM read: sustained reads of weights; read: large requests; 4K read: random, one at a time")
 
@@ -50,21 +51,25 @@ def list_devices(as_json: JsonOption = False) -> None:
 @app.command()
 def show(name: Name, as_json: JsonOption = False) -> None:
     """Every figure of a device with its source, and how its storage behaves over request size and depth."""
-    from rich.console import Console
-
+    from command_line.console import answer_console
     from hardware_profiles.catalog import load_profile
 
     profile = load_profile(name)
     if as_json:
         print(json.dumps(as_dict(profile), indent=2))
         return
-    console = Console(highlight=False)
+    console = answer_console()
     console.print(f"{profile.name}: {profile.title}", markup=False)
     if profile.notes:
         console.print(profile.notes, markup=False)
     cpu = profile.cpu
-    console.print(f"CPU: {cpu.name}; {cpu.threads} of {cpu.cores} cores used", markup=False)
-    console.print(f"RAM: {_size(profile.ram.size)}; storage: {profile.storage.kind}\n", markup=False)
+    console.print(f"CPU: {cpu.name}; {cpu.threads} of {cpu.cores} cores used ({cpu.cores_source})", markup=False)
+    console.print(f"RAM: {_size(profile.ram.size)} ({profile.ram.size_source})", markup=False)
+    store = profile.storage
+    console.print(f"Storage: {store.kind}; depth {store.queue_depth} ({store.queue_depth_source})", markup=False)
+    if store.max_request is not None:
+        console.print(f"Largest request: {_size(store.max_request)} ({store.max_request_source})", markup=False)
+    console.print()
     console.print(_figure_table(profile))
     _print_storage(profile, console)
 

@@ -44,8 +44,7 @@ def summary(spec: "ModelSpec") -> dict[str, Any]:
 @app.command("list")
 def list_models(as_json: JsonOption = False) -> None:
     """The shipped models with their sizes."""
-    from rich.console import Console
-
+    from command_line.console import answer_console
     from simulator.model.catalog import load_model_spec, model_names
 
     specs = [load_model_spec(name) for name in model_names()]
@@ -53,7 +52,7 @@ def list_models(as_json: JsonOption = False) -> None:
         print(json.dumps([summary(spec) for spec in specs], indent=2))
         return
     rows = [_list_row(spec, summary(spec)) for spec in specs]
-    console = Console()
+    console = answer_console()
     console.print(_table(rows, ("name", "total", "active", "experts", "expert", "storage", "resident", "KV/token")))
     console.print("active: body + LM head; storage: the whole file; resident: all but the routed experts, before KV")
 
@@ -77,15 +76,14 @@ def _list_row(spec: "ModelSpec", figures: dict[str, Any]) -> tuple[str, ...]:
 @app.command("show")
 def show_model(name: Name, as_json: JsonOption = False) -> None:
     """What a model is and what follows from its shapes."""
-    from rich.console import Console
-
+    from command_line.console import answer_console
     from simulator.model.catalog import load_model_spec
 
     spec = load_model_spec(name)
     if as_json:
         print(json.dumps(summary(spec), indent=2))
         return
-    console = Console()
+    console = answer_console()
     console.print(f"[bold]{spec.title}[/bold] ({spec.name})")
     console.print(_table(_rows(spec)))
     console.print(_table(_group_rows(spec), ("tensor group", "type", "parameters", "bytes")))

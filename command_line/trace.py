@@ -13,9 +13,9 @@ app = typer.Typer(help="Routing traces: what is shipped, what a trace says, synt
 @app.command("list")
 def list_traces() -> None:
     """The shipped traces."""
-    from rich.console import Console
     from rich.table import Column, Table
 
+    from command_line.console import answer_console
     from traces.catalog import load_trace, trace_names
 
     table = Table(Column("name", no_wrap=True), "routing of", "tokens", "source (licence)", box=None, pad_edge=False)
@@ -23,7 +23,7 @@ def list_traces() -> None:
         trace = load_trace(name)
         shape = f"{trace.header.model}: {trace.n_moe_layers} x {trace.header.n_experts}, top-{trace.top_k}"
         table.add_row(name, shape, str(trace.n_tokens), f"{trace.header.source} ({trace.header.licence})")
-    Console(highlight=False).print(table)
+    answer_console().print(table)
 
 
 @app.command()
@@ -63,10 +63,11 @@ def stats(
 
 
 def _print_stats(answer: dict) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from command_line.console import answer_console
+
+    console = answer_console()
     console.print(f"{answer['model']}: {answer['source']}")
     console.print(
         f"{answer['n_tokens']} tokens ({answer['n_decode_tokens']} decode) in {answer['n_requests']} request(s), "

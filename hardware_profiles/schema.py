@@ -47,6 +47,10 @@ ByteRate = Annotated[float, _quantity("byte/second")]
 Count = Annotated[int, Field(strict=True, ge=1, le=1024)]
 
 
+# Exact counts and sizes have no uncertainty, but a source: "measured: ...", "datasheet: ...", "assumed: ...".
+SourceText = Annotated[str, Field(pattern=r"^(measured|datasheet|theoretical|assumed): .{3}")]
+
+
 class Frozen(BaseModel):
     """Base of all parts of a profile: unknown keys are errors, nothing changes after construction."""
 
@@ -132,11 +136,13 @@ class Cpu(Frozen):
     """
     gemm_flop_per_s: what a prefill product reaches on the used threads; gemv_flop_per_s: what decode products on
     4-bit and 8-bit weights reach when memory is no limit; op_overhead: dispatch and barrier of one kernel.
+    All rates hold for so many threads; cores_source says where both counts come from.
     """
 
     name: str
     cores: Count
     threads: Count
+    cores_source: SourceText
     peak_flop_per_s: FlopFigure
     gemm_flop_per_s: FlopFigure
     gemv_flop_per_s: FlopFigure
@@ -144,6 +150,11 @@ class Cpu(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.threads > 2 * self.cores:
+            raise ProfileError("threads", "threads must be at most two for each core", self.threads)
+        if self.gemv_flop_per_s.value > self.peak_flop_per_s.value:
+            got = f"{self.gemv_flop_per_s.value:.3g} > {self.peak_flop_per_s.value:.3g} flop/s"
+            raise ProfileError("gemv_flop_per_s", "gemv_flop_per_s must be at most peak_flop_per_s", got)
         if self.gemm_flop_per_s.value > self.peak_flop_per_s.value:
             got = f"{self.gemm_flop_per_s.value:.3g} > {self.peak_flop_per_s.value:.3g} flop/s"
             raise ProfileError("gemm_flop_per_s", "gemm_flop_per_s must be at most peak_flop_per_s", got)
@@ -157,6 +168,7 @@ class Ram(Frozen):
     """
 
     size: ByteSize
+    size_source: SourceText
     os_reserved: SizeFigure
     app_memory_limit: SizeFigure | None = None
     peak_bandwidth: RateFigure
@@ -219,7 +231,9 @@ class Storage(Frozen):
     random_4k_read: RateFigure
     latency: TimeFigure | None = None
     queue_depth: Count
+    queue_depth_source: SourceText
     max_request: ByteSize | None = None
+    max_request_source: SourceText | None = None
     table: StorageTable | None = None
     direct_io: Annotated[bool, Field(strict=True)]
     read_ahead: SizeFigure
@@ -231,6 +245,8 @@ class Storage(Frozen):
         if small > large:
             got = f"{format_rate(small)} > {format_rate(large)}"
             raise ProfileError("random_4k_read", "random_4k_read must be at most sequential_read", got, "swapped?")
+        if (self.max_request is None) != (self.max_request_source is None):
+            raise ProfileError("max_request", "max_request and max_request_source must stand together", "one of them")
         if self.free_space.value > self.capacity.value:
             got = f"{format_bytes(self.free_space.value)} > {format_bytes(self.capacity.value)}"
             raise ProfileError("free_space", "free_space must be at most capacity", got)

@@ -1,0 +1,16 @@
+"""The console that answers are printed on."""
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPE_WIDTH = 100  # columns when the output is no terminal
+
+
+def answer_console() -> "Console":
+    """Standard output: as wide as the terminal, PIPE_WIDTH columns in a pipe or a file."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
