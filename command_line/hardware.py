@@ -9,7 +9,6 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
-
     from rich.table import Table
 
     from hardware_profiles.schema import Figure, HardwareProfile

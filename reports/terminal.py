@@ -97,7 +97,8 @@ def _facts(result: Result) -> Iterable[tuple[str, str]]:
         low, high = format_seconds(result.ttft_s.low), format_seconds(result.ttft_s.high)
         first = result.first_decode_tokens_per_s
         then = "" if first is None else f"; the first 16 tokens at {wording.number(first)} tokens/s"
-        yield "first token after", f"{format_seconds(result.ttft_s.value)} ({low} to {high}){then}"
+        prompt = f" for {result.n_prompt_tokens} prompt tokens, cache cold" if result.n_prompt_tokens else ""
+        yield "first token after", f"{format_seconds(result.ttft_s.value)} ({low} to {high}){prompt}{then}"
     if result.energy_j_per_token is not None:
         yield "energy", f"{wording.number(result.energy_j_per_token)} J per token"
 
