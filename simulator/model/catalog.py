@@ -1,32 +1,26 @@
 """Models by name: the shipped specs, or the path of a spec."""
 
+import os
 from pathlib import Path
 
-from moeplan.errors import InputError, nearest
+from moeplan.errors import InputError
+from moeplan.shipped import Shipped
 from moeplan.strict_yaml import load_model
 from simulator.model.spec import ModelSpec
 
 MODELS = Path(__file__).parent / "specs"
 
-
-def model_names() -> list[str]:
-    """Names of the shipped model specs."""
-    return sorted(path.stem for path in MODELS.glob("*.yaml"))
+_SHIPPED = Shipped(MODELS, ".yaml", "--model", "a shipped model or the path of a model spec")
+model_names = _SHIPPED.names
 
 
 def model_path(name_or_path: str) -> Path:
     """The YAML file of a shipped name or a path. Raises InputError for neither, and for a file to be imported first."""
-    shipped = MODELS / f"{name_or_path}.yaml"
-    if "/" not in name_or_path and shipped.is_file():
-        return shipped
-    path = Path(name_or_path)
-    if path.suffix in {".gguf", ".json", ".safetensors"} or path.is_dir():
+    given = Path(name_or_path)
+    if given.suffix in {".gguf", ".json", ".safetensors"} or os.path.isdir(name_or_path):
         advice = f"run `moeplan model import {name_or_path} --output FILE.yaml` first and read its report"
         raise InputError("--model", "must be a shipped model or a model spec (YAML)", repr(name_or_path), advice)
-    if path.exists():
-        return path
-    must = "must be a shipped model or the path of a model spec"
-    raise InputError("--model", must, repr(name_or_path), nearest(name_or_path, model_names()))
+    return _SHIPPED.path(name_or_path)
 
 
 def load_model_spec(name_or_path: str) -> ModelSpec:
