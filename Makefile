@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check lint types format wheel clean
+.PHONY: run test check lint types format wheel clean evaluate samples
+
+MODEL := reference_runtime/weights/tiny-smallthinker-q8_0.gguf
+CORPUS ?= output/corpus
 
 run: $(READY)
 	$(BIN)/moeplan plan --model smallthinker-4b-a0.6b --hardware raspberry-pi-5-nvme --trace tiny-smallthinker-switching \
@@ -34,6 +37,16 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $(READY)
+
+# Slow, not part of CI; needs a Debian system's apt-get for the texts.
+evaluate: $(CORPUS)/sizes.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.training.evaluate $(MODEL) $(CORPUS)
+
+samples: $(CORPUS)/sizes.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.training.record_samples $(MODEL) $(CORPUS) --output traces/samples
+
+$(CORPUS)/sizes.json: | $(READY)
+	$(BIN)/python -m reference_runtime.training.corpus $(CORPUS) --model $(MODEL)
 
 clean:
 	rm -rf build dist output *.egg-info

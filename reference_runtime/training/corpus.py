@@ -9,11 +9,17 @@ Four clearly different kinds of text, a domain each:
     russian  LibreOffice help, Debian handbook     Debian libreoffice-help-ru,     MPL-2.0,
                                                    debian-handbook                 GPL-2+ / CC-BY-SA-3.0
 
-Each document ends with an end-of-text token; every 20th document of a domain is held out (validation),
-the next one is the development set on which the baseline's interpolation weights are fitted.
+Each document ends with an end-of-text token.  One document in twenty is held out (validation), another one is the
+development set on which the baseline's interpolation weights are fitted.  Which ones stands in held_out.json by their
+hash, so newer packages or another Python never move a held-out document into training.
+
+Newer packages bring other documents, so figures repeat exactly only with the versions that were used: Debian 12
+(anarchism 15.3-3, metamath-databases 0.0.0~20210101.git55fe226-2, libreoffice-help-ru 4:7.4.7-1+deb12u14,
+debian-handbook 11.20220922) and Python 3.11.7.
 """
 
 import argparse
+import hashlib
 import json
 import re
 import subprocess
@@ -22,8 +28,14 @@ import tempfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from reference_runtime.tokenizer import read_tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 PACKAGES = ("anarchism", "metamath-databases", "libreoffice-help-ru", "debian-handbook")
 DOMAINS = ("prose", "code", "maths", "russian")
@@ -31,7 +43,7 @@ SPLITS = ("train", "development", "validation")
 END_OF_TEXT = "<|endoftext|>"
 VOCAB_SIZE = 1024
 MAX_DOMAIN_BYTES = 12_000_000
-HOLD_OUT_EVERY = 20
+HELD_OUT = Path(__file__).with_name("held_out.json")  # domain -> split -> first 16 hex digits of the text's sha256
 MIN_DOCUMENT_CHARS = 400
 
 
@@ -116,27 +128,26 @@ def unpack_packages(folder: Path) -> None:
 
 def split_documents(domain: str, packages: Path) -> dict[str, list[str]]:
     """Deal a domain's documents, shuffled with a fixed seed and capped in size, into the three splits."""
+    held_out = {
+        digest: split
+        for split, digests in json.loads(HELD_OUT.read_text(encoding="utf-8"))[domain].items()
+        for digest in digests
+    }
     kept = sorted({text for text in documents(domain, packages) if len(text) >= MIN_DOCUMENT_CHARS})
     np.random.default_rng(0).shuffle(kept)
     result: dict[str, list[str]] = {split: [] for split in SPLITS}
     n_bytes = 0
-    for index, text in enumerate(kept):
+    for text in kept:
         if n_bytes > MAX_DOMAIN_BYTES:
             break
         n_bytes += len(text.encode())
-        split = {0: "validation", 1: "development"}.get(index % HOLD_OUT_EVERY, "train")
-        result[split].append(text)
+        result[held_out.get(hashlib.sha256(text.encode()).hexdigest()[:16], "train")].append(text)
     return result
 
 
-def build(output: Path) -> None:
-    """Write tokenizer.json and one uint16 token array per domain and split below a folder."""
+def train_tokenizer(texts: dict[str, dict[str, list[str]]]) -> "Tokenizer":
+    """A byte-level BPE tokenizer of VOCAB_SIZE tokens, learned on the training documents."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    packages = output / "packages"
-    packages.mkdir(parents=True, exist_ok=True)
-    unpack_packages(packages)
-    texts = {domain: split_documents(domain, packages) for domain in DOMAINS}
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # the GPT-2 pattern
@@ -149,6 +160,20 @@ def build(output: Path) -> None:
     )
     sample = (text[:100_000] for domain in DOMAINS for text in texts[domain]["train"][:200])
     tokenizer.train_from_iterator(sample, trainer)
+    return tokenizer
+
+
+def build(output: Path, model: Path | None) -> None:
+    """
+    Write tokenizer.json and one uint16 token array per domain and split below a folder.
+
+    model: a GGUF whose tokenizer is taken, to evaluate it or to train it on; None learns a new tokenizer.
+    """
+    packages = output / "packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    unpack_packages(packages)
+    texts = {domain: split_documents(domain, packages) for domain in DOMAINS}
+    tokenizer = train_tokenizer(texts) if model is None else read_tokenizer(model).library
     tokenizer.save(str(output / "tokenizer.json"))
 
     end = tokenizer.token_to_id(END_OF_TEXT)
@@ -171,7 +196,9 @@ def main() -> None:
     """Command line: `python -m reference_runtime.training.corpus FOLDER`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, help="folder for the packages, the tokenizer and the token arrays")
-    build(parser.parse_args().output)
+    parser.add_argument("--model", type=Path, help="GGUF whose tokenizer is taken; without it a new one is learned")
+    args = parser.parse_args()
+    build(args.output, args.model)
 
 
 if __name__ == "__main__":
