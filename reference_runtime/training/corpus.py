@@ -72,7 +72,7 @@ class _TextOfPage(HTMLParser):
 
 
 def page_text(html: str) -> str:
-    """The visible text of an HTML page, white space folded, one paragraph a line."""
+    """The visible text of an HTML page: lines as in the source and at blocks, white space folded, none empty."""
     parser = _TextOfPage()
     parser.feed(html)
     lines = (re.sub(r"\s+", " ", line).strip() for line in "".join(parser.parts).split("\n"))
