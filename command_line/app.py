@@ -2,8 +2,10 @@
 The command `moeplan`: exit status 0 when an answer was given, 2 when the input is wrong (one line, no traceback).
 """
 
+import errno
 import os
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -38,31 +40,44 @@ USAGE_ERROR, CLICK_ERROR = (
 def main() -> None:
     """Run the command; wrong input becomes one line on standard error."""
     try:
+        code = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe, such as head, has gone
+        _leave_output()
+        sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:  # files are handled where they are read and written: only the output is left
+            raise
+        _leave_output()
+        _fail("moeplan: standard output: must be a place that can be written, got a full disk")
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The exit status of the command that was asked for."""
+    try:
         code = app(standalone_mode=False)
     except InputError as error:
         _fail(f"moeplan: {error}")
     except typer.Abort:
-        sys.exit(130)
+        return 130
     except USAGE_ERROR as error:  # type: ignore[misc]
         if type(error).__name__ == "NoArgsIsHelpError":  # a noun without a verb asks for help
             print(error.format_message())
-            sys.exit(0)
+            return 0
         command = error.ctx.command_path if error.ctx else "moeplan"
         _fail(f"{command}: {error.format_message()} See `{command} --help`.")
     except CLICK_ERROR as error:  # type: ignore[misc]
         _fail(f"moeplan: {error.format_message()}")
-    except BrokenPipeError:  # the reader of a pipe, such as head, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    try:
-        sys.stdout.flush()
-    except OSError as error:  # a full disk behind a redirection
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _fail(f"moeplan: standard output: must be a place that can be written, got {error.strerror}")
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
-def _fail(line: str) -> None:
+def _leave_output() -> None:
+    """What is still in the buffer of standard output goes nowhere, so that the interpreter ends in silence."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(line: str) -> NoReturn:
     print(" ".join(line.split()), file=sys.stderr)
     sys.exit(2)
 

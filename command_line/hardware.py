@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -188,13 +187,13 @@ def _bandwidth_table(profile: "HardwareProfile") -> "Table":
 
 
 @app.command()
-def check(file: Annotated[Path, typer.Argument(metavar="FILE", help="A hardware profile (YAML).")]) -> None:
+def check(file: Annotated[str, typer.Argument(metavar="FILE", help="A hardware profile (YAML).")]) -> None:
     """Whether a profile can be used, and which of its figures are assumed."""
+    from hardware_profiles.catalog import load_profile
     from hardware_profiles.rates import rates
-    from hardware_profiles.schema import HardwareProfile, figures
-    from moeplan.strict_yaml import load_model
+    from hardware_profiles.schema import figures
 
-    profile = load_model(file, HardwareProfile)
+    profile = load_profile(file)
     rates(profile)
     assumed = [(key, figure) for key, figure in figures(profile) if figure.kind == "assumed"]
     print(f"ok: {file}: {profile.title}")

@@ -118,7 +118,11 @@ def _as_input_error(
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, InputError):
         return InputError(f"{where}: {key}", inner.must, inner.got + more, inner.advice)
-    return InputError(f"{where}: {key}", first["msg"].replace("Value error, ", ""), f"{first['input']!r}{more}")
+    return InputError(
+        f"{where}: {key}",
+        first["msg"].replace("Value error, ", "").replace("Input should", "must"),
+        f"{first['input']!r}{more}",
+    )
 
 
 def _line(location: KeyPath, lines: dict[KeyPath, int]) -> int:

@@ -1,6 +1,7 @@
 """The command as a person types it: exit status, one line for wrong input, one JSON document, nothing half written."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -233,6 +234,24 @@ def test_synthesize_writes_a_labelled_trace(moeplan, tmp_path: Path) -> None:
     told = json.loads(moeplan("trace", "stats", str(file), "--json").out)
     assert (told["n_tokens"], told["n_decode_tokens"], told["model"]) == (30, 25, "synthetic")
     assert np.isfinite(told["adjacent_overlap"])
+
+
+def test_check_sees_a_figure_that_contradicts_its_table(moeplan, tmp_path: Path) -> None:
+    """`hardware check` refuses what `simulate` would refuse."""
+    file = tmp_path / "mine.yaml"
+    text = profile_path("ryzen-7840u").read_text(encoding="utf-8").replace("value: 6.4 GB/s", "value: 540 MB/s", 1)
+    file.write_text(text, encoding="utf-8")
+    assert_one_line(moeplan("hardware", "check", str(file)), "mine.yaml: storage.sequential_read", "remove it")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_behind_the_output_is_one_line() -> None:
+    """No traceback, exit status 2."""
+    command = [sys.executable, "-c", "from command_line.app import main; main()", "hardware", "list"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "moeplan: standard output: must be a place that can be written, got a full disk\n"
 
 
 def test_the_lists_print(moeplan) -> None:

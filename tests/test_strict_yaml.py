@@ -62,7 +62,7 @@ CASES = {
     "unknown in a list": (GOOD + "others:\n  - {size: 1}\n  - {size: 1, nam: x}\n", "car.yaml:5: every key must be known, got 'others.1.nam'; did you mean 'name'?"),
     "unknown in an optional part": (GOOD + "spare:\n  size: 1\n  nmae: x\n", "car.yaml:5: every key must be known, got 'spare.nmae'; did you mean 'name'?"),
     "missing": ("front: {size: 3}\n", "car.yaml:1: key 'colour' must be given, got nothing"),
-    "wrong type": ("colour: red\nfront:\n  size: big\n", "car.yaml:3: front.size: Input should be a valid integer"),
+    "wrong type": ("colour: red\nfront:\n  size: big\n", "car.yaml:3: front.size: must be a valid integer"),
     "twice": (GOOD + "colour: blue\n", "car.yaml:3: key 'colour' must stand once, got it twice; remove one"),
     "anchor": ("colour: &a red\nfront: {size: 3}\n", "car.yaml:1: must have no anchors, aliases and tags"),
     "tag": ("colour: !!python/object:os.system red\n", "car.yaml:1: must have no anchors, aliases and tags"),
