@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_line.console import answer_console
-from command_line.progress import progress_bar
+from command_line.progress import progress_bar, step_bar
 from moeplan.errors import InputError
 from moeplan.files import output_target
-from moeplan.quantity import parse_quantity
+from moeplan.quantity import format_bytes, parse_quantity
 
 if TYPE_CHECKING:
     from simulator.question import Question
@@ -58,7 +58,8 @@ def simulate(
         model, hardware, trace, ram_cap, storage_read, cache, prefetch, layout, context, start, lm_head_predictor,
         adapt_trace,
     )  # fmt: skip
-    result = simulation.simulate(question, engine=simulation.checked_engine(engine), seed=seed)
+    with step_bar("simulating tokens") as on_step:
+        result = simulation.simulate(question, engine=simulation.checked_engine(engine), seed=seed, on_step=on_step)
     if timeline is not None:
         _write_timeline(question, timeline)
     if output is not None:
@@ -94,8 +95,10 @@ def plan(
         adapt_trace,
     )  # fmt: skip
     n_scenarios = planner.default_grid(question).n_scenarios
-    with progress_bar("simulating the grid", n_scenarios) as done:
-        answer = planner.plan(question, target_tokens_per_s, engine=checked_engine(engine), seed=seed, on_row=done)
+    chosen = checked_engine(engine)
+    # one bar after the other: the scenario's own tokens, then the grid
+    with step_bar("simulating tokens") as on_step, progress_bar("simulating the grid", n_scenarios) as on_row:
+        answer = planner.plan(question, target_tokens_per_s, engine=chosen, seed=seed, on_row=on_row, on_step=on_step)
     if output is not None:
         from reports.html import write_plan_report
 
@@ -145,8 +148,9 @@ def sweep(
     from simulator.small_print import warnings_of
 
     render_sweep(rows, answer_console())
-    for warning in warnings_of(prepare(replace(question, ram_cap_bytes=grid.ram_caps_bytes[0]))):
-        print(f"! {warning}")
+    smallest = min(grid.ram_caps_bytes)
+    for warning in warnings_of(prepare(replace(question, ram_cap_bytes=smallest))):
+        print(f"! at {format_bytes(smallest)}: {warning}")
     _say_where(output / "report.html")
 
 
@@ -216,7 +220,8 @@ def _write_timeline(question: "Question", path: Path) -> None:
     scenario = prepare(question).scenario
     if scenario is None:
         raise InputError("--timeline", "must be left out for a model that cannot run", str(path))
-    _, records = simulate_with_records(scenario)
+    with step_bar("recording operations") as on_step:
+        _, records = simulate_with_records(scenario, on_step)
     with atomic_path(path) as temporary:
         records_frame(records).to_parquet(temporary)
 

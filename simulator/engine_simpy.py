@@ -5,7 +5,7 @@ Compute, the storage lanes and the expert cache are processes and resources on o
 share the machine: while both run, both progress at `contention_speed_frac` of their speed alone.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import numpy as np
 import simpy
@@ -18,6 +18,12 @@ from simulator.timeline import COMPUTE_OPS, Timeline
 from traces.op_record import NO_LAYER, OpRecord
 
 Process = Generator[simpy.Event, object, None]
+OnStep = Callable[[int, int], None]  # (steps done, steps in all), called now and then
+STEPS_PER_CALL = 16
+
+
+def ignore_steps(n_done: int, n_steps: int) -> None:
+    """The OnStep of a caller who does not watch."""
 
 
 class WorkClock:
@@ -123,8 +129,9 @@ class Machine:
 class _Run:
     """One simulation: the state that the step process writes."""
 
-    def __init__(self, scenario: Scenario, with_records: bool) -> None:
+    def __init__(self, scenario: Scenario, with_records: bool, on_step: OnStep = ignore_steps) -> None:
         self.scenario, self.model = scenario, scenario.model
+        self.on_step = on_step
         self.env = simpy.Environment()
         self.machine = Machine(self.env, scenario)
         self.costs = StepCosts(scenario.model, scenario.rates, scenario.lm_head_predictor)
@@ -164,6 +171,8 @@ class _Run:
                 yield from self._compute(index, step, "lm_head", NO_LAYER, self.costs.lm_head_s)
             self.step_s[index] = self.env.now - began
             self.read_busy_s[index] = self.machine.read_busy_s - busy
+            if index % STEPS_PER_CALL == 0:
+                self.on_step(index + 1, len(self.scenario.steps))
 
     def _moe_layer(self, index: int, step: Step, layer: int, moe_index: int) -> Process:
         """Router, then reads beside attention (or after it), the bubble, the expert FFN."""
@@ -244,13 +253,13 @@ class _Run:
             self.records.append(OpRecord(step.tokens[-1], layer, op, began, self.env.now))
 
 
-def simulate_simpy(scenario: Scenario) -> Timeline:
-    """The timeline of a scenario, event by event."""
-    return _Run(scenario, with_records=False).run()
+def simulate_simpy(scenario: Scenario, on_step: OnStep = ignore_steps) -> Timeline:
+    """The timeline of a scenario, event by event; on_step watches its progress."""
+    return _Run(scenario, with_records=False, on_step=on_step).run()
 
 
-def simulate_with_records(scenario: Scenario) -> tuple[Timeline, list[OpRecord]]:
+def simulate_with_records(scenario: Scenario, on_step: OnStep = ignore_steps) -> tuple[Timeline, list[OpRecord]]:
     """The timeline, and one OpRecord for every operation."""
-    run = _Run(scenario, with_records=True)
+    run = _Run(scenario, with_records=True, on_step=on_step)
     timeline = run.run()
     return timeline, run.records or []

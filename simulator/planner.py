@@ -13,6 +13,7 @@ from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
 from moeplan.quantity import format_bytes, format_rate
 from simulator.engine_fast import FastEngine
+from simulator.engine_simpy import OnStep, ignore_steps
 from simulator.memory import n_routed_experts
 from simulator.policies import POLICIES
 from simulator.prefetch import default_prefetch
@@ -38,11 +39,12 @@ def plan(
     engine: Engine = "simpy",
     seed: int = 0,
     on_row: Callable[[SweepRow], None] = lambda row: None,
+    on_step: OnStep = ignore_steps,
 ) -> PlanResult:
     """The decision for a target speed, the changes that reach it and a grid RAM cap x storage speed."""
     if not 0 < target_tokens_per_s < math.inf:
         raise InputError("--target-tokens-per-s", "must be above zero and finite", target_tokens_per_s)
-    result = simulate(question, engine=engine, seed=seed)
+    result = simulate(question, engine=engine, seed=seed, on_step=on_step)
     changes = sorted(_changes(question, target_tokens_per_s, result, seed), key=_order)
     grid = [_with_headline(row, result) for row in sweep(question, default_grid(question), seed=seed, on_row=on_row)]
     decision = _decision(question, result, target_tokens_per_s)

@@ -10,7 +10,7 @@ import numpy as np
 from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
 from simulator.engine_fast import Decisions, FastEngine
-from simulator.engine_simpy import simulate_simpy
+from simulator.engine_simpy import OnStep, ignore_steps, simulate_simpy
 from simulator.question import Prepared, Question, draw_gate_sparsity, prepare, question_rates
 from simulator.result import Bound, CacheResult, Interval, LayerResult, Result
 from simulator.scenario import Scenario
@@ -23,18 +23,25 @@ N_SAMPLES = 200  # Monte Carlo draws; the ends of the interval move by about 2 %
 FIRST_TOKENS = 16
 
 
-def simulate(question: Question, *, engine: Engine = "simpy", n_samples: int = N_SAMPLES, seed: int = 0) -> Result:
+def simulate(
+    question: Question,
+    *,
+    engine: Engine = "simpy",
+    n_samples: int = N_SAMPLES,
+    seed: int = 0,
+    on_step: OnStep = ignore_steps,
+) -> Result:
     """
     The answer to a question; an infeasible one is answered too, with its arithmetic.
 
     The engine computes the central timeline; the intervals come from n_samples draws of the stated uncertainties,
-    timed by the fast engine with the same decisions.
+    timed by the fast engine with the same decisions.  on_step watches the SimPy engine.
     """
     prepared = prepare(question)
     if prepared.scenario is None:
         return cannot_run(prepared)
     scenario = prepared.scenario
-    timeline = simulate_simpy(scenario) if engine == "simpy" else FastEngine(scenario).timeline(scenario.rates)
+    timeline = simulate_simpy(scenario, on_step) if engine == "simpy" else FastEngine(scenario).timeline(scenario.rates)
     fast = FastEngine(scenario, Decisions(timeline.n_misses, timeline.n_used))
     speed, ttft = intervals(fast, question, n_samples, seed, prefill_engine(scenario))
     return replace(
