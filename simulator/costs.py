@@ -92,13 +92,13 @@ def attention_work(model: ModelSpec, layer: int, context: int, n_tokens: int = 1
 
     In a chunk the earlier tokens see fewer keys: token j of n sees context - (n - 1 - j), clipped to the window.
     """
-    window = model.attention.window if model.layer_kind(layer) == "sliding_rope" else None
+    window = model.layer_window(layer)
     n_keys = context if window is None else min(context, window + n_tokens - 1)
     n_pairs: float = n_keys
     if n_tokens > 1:
         seen = np.arange(context - n_tokens + 1, context + 1, dtype=np.float64)
         n_pairs = float((seen if window is None else np.minimum(seen, window)).sum())
-    kv_bytes = n_keys * model_size.kv_bytes_per_token(model) / model.n_layers
+    kv_bytes = n_keys * model_size.kv_bytes_per_token_and_layer(model)
     n_flop: float = FLOP_PER_WEIGHT * model_size.attention_params_per_layer(model) * n_tokens
     n_flop += attention_flop_per_pair(model) * n_pairs
     return Work(model_size.attention_bytes_per_layer(model, layer) + kv_bytes, n_flop, ATTENTION_KERNELS)
@@ -151,10 +151,9 @@ def lm_head_work(model: ModelSpec, use_predictor: bool) -> Work:
     n_params = model.vocab_size * model.hidden_size
     n_kernels = LM_HEAD_KERNELS
     if use_predictor and model.lm_head_predictor is not None:
-        predictor = model.lm_head_predictor
-        predictor_params = predictor.rank * (model.hidden_size + model.vocab_size)
-        n_bytes = n_bytes * predictor.active_rows_frac + predictor_params * bytes_per_weight(model.tensor_types.lm_head)
-        n_params = round(n_params * predictor.active_rows_frac) + predictor_params
+        active_rows_frac = model.lm_head_predictor.active_rows_frac
+        n_bytes = n_bytes * active_rows_frac + model_size.predictor_bytes(model)
+        n_params = round(n_params * active_rows_frac) + model_size.predictor_params(model)
         n_kernels += 2
     return Work(n_bytes, FLOP_PER_WEIGHT * n_params, n_kernels)
 

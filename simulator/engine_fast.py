@@ -12,9 +12,8 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from simulator import costs
-from simulator.policies import make_policy
 from simulator.prefetch import PRE_ATTENTION
-from simulator.scenario import Scenario
+from simulator.scenario import Scenario, first_cache
 from simulator.timeline import COMPUTE_OPS, Timeline
 
 
@@ -28,12 +27,8 @@ class Decisions:
 
 def decide(scenario: Scenario) -> Decisions:
     """Run the cache policy over the steps."""
-    model = scenario.model
-    cache = make_policy(scenario.cache_policy, scenario.n_slots, max(1, model.n_moe_layers))
-    if scenario.preloaded and model.experts is not None:
-        for layer in range(model.n_moe_layers):
-            cache.access_row(layer, range(model.experts.n_experts))
-    shape = (len(scenario.steps), model.n_moe_layers)
+    cache = first_cache(scenario)
+    shape = (len(scenario.steps), scenario.model.n_moe_layers)
     n_misses, n_used = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     for index, step in enumerate(scenario.steps):
         for layer, row in enumerate(step.rows):
@@ -68,9 +63,10 @@ class FastEngine:
         self._lm_head = costs.lm_head_work(model, scenario.lm_head_predictor)
         self._has_logits = np.array([step.has_logits for step in steps], dtype=float)
         used, self._used_index = _distinct_pairs(self.decisions.n_used, n_tokens)
-        self._expert_ffn, self._expert_ffn_dense, self._expert_ffn_sparse = (
+        self._own_sparsity = 0.0 if model.experts is None else model.experts.gate_sparsity.value
+        self._expert_ffn_dense, self._expert_ffn_sparse = (
             costs.Works.of([costs.expert_ffn_work(model, e, n, sparsity) for e, n in used], [n for _, n in used])
-            for sparsity in (None, 0.0, 1.0)
+            for sparsity in (0.0, 1.0)
         )
 
     def timeline(self, rates: DeviceRates, gate_sparsity: float | None = None) -> Timeline:
@@ -92,9 +88,8 @@ class FastEngine:
         else:
             attention_s, prefetch_s, bubble_s = alone_s, read_s, read_s
         dense_s = _columns([alone[layer] for layer in self._dense], n_steps)
-        expert_ffn = self._expert_ffn
-        if gate_sparsity is not None:
-            expert_ffn = self._expert_ffn_dense.mixed(self._expert_ffn_sparse, gate_sparsity)
+        sparsity = self._own_sparsity if gate_sparsity is None else gate_sparsity
+        expert_ffn = self._expert_ffn_dense.mixed(self._expert_ffn_sparse, sparsity)
         per_step = {op: works.seconds(rates) for op, works in self._per_step.items()}
         op_s = {
             "embedding": per_step["embedding"],

@@ -11,9 +11,8 @@ import numpy as np
 import simpy
 
 from simulator.costs import StepCosts, contention_speed_frac
-from simulator.policies import make_policy
 from simulator.prefetch import PRE_ATTENTION
-from simulator.scenario import Scenario, Step
+from simulator.scenario import Scenario, Step, first_cache
 from simulator.timeline import COMPUTE_OPS, Timeline
 from traces.op_record import NO_LAYER, OpRecord
 
@@ -135,10 +134,7 @@ class _Run:
         self.env = simpy.Environment()
         self.machine = Machine(self.env, scenario)
         self.costs = StepCosts(scenario.model, scenario.rates, scenario.lm_head_predictor)
-        self.cache = make_policy(scenario.cache_policy, scenario.n_slots, max(1, self.model.n_moe_layers))
-        if scenario.preloaded and self.model.experts is not None:
-            for layer in range(self.model.n_moe_layers):
-                self.cache.access_row(layer, range(self.model.experts.n_experts))
+        self.cache = first_cache(scenario)
         n_steps, shape = len(scenario.steps), (len(scenario.steps), self.model.n_moe_layers)
         self.records: list[OpRecord] | None = [] if with_records else None
         self._last_arrival = 0.0

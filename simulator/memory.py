@@ -15,7 +15,6 @@ from moeplan.quantity import format_bytes
 from simulator.expert_layout import ExpertLayout
 from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
-from simulator.model.tensor_types import bytes_per_weight
 from simulator.result import MemoryResult, Reason, Verdict
 
 FLOAT_BYTES = 4  # activations and logits are float32
@@ -50,7 +49,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """Divide the RAM cap. The KV cache is sized for the longest context, the rest for the largest prefill chunk."""
     storage = model_size.file_bytes(model)
-    dense = model_size.dense_bytes(model) + (predictor_bytes(model) if lm_head_predictor else 0)
+    dense = model_size.dense_bytes(model) + (model_size.predictor_bytes(model) if lm_head_predictor else 0)
     kv = model_size.kv_bytes(model, context, chunk_tokens)
     activation = activation_bytes(model, chunk_tokens)
     n_experts = n_routed_experts(model)
@@ -90,14 +89,6 @@ def n_routed_experts(model: ModelSpec) -> int:
 def lap_slots(model: ModelSpec) -> int:
     """One lap of the model: the experts that one token uses, n_moe_layers x top_k."""
     return 0 if model.experts is None else model.n_moe_layers * model.experts.top_k
-
-
-def predictor_bytes(model: ModelSpec) -> int:
-    """Bytes of the LM-head predictor, 0 for a model without one."""
-    if model.lm_head_predictor is None:
-        return 0
-    n_params = model.lm_head_predictor.rank * (model.hidden_size + model.vocab_size)
-    return round(n_params * bytes_per_weight(model.tensor_types.lm_head))
 
 
 def activation_bytes(model: ModelSpec, chunk_tokens: int) -> int:

@@ -92,16 +92,18 @@ def _changes(question: Question, target: float, result: Result, seed: int) -> It
         yield HARDWARE, _more_storage_space(question, target, seed)
         return
     yield from _setting_changes(question, target, seed)
+    scenario = prepare(question).scenario
+    fast = None if scenario is None else FastEngine(scenario)
     if result.verdict != "resident":
         search = _RamSearch(question)
         yield search.change(target, seed)
-        if result.verdict == "streams":
-            yield HARDWARE, _faster_storage(question, target, seed)
+        if fast is not None:
+            yield HARDWARE, _faster_storage(question, fast, target, seed)
             both = _ram_and_storage(search, target, seed)
             if both is not None:
                 yield both
-    if result.tokens_per_s is not None:
-        yield HARDWARE, _faster_compute(question, target, seed)
+    if fast is not None:
+        yield HARDWARE, _faster_compute(question, fast, target, seed)
 
 
 def _setting_changes(question: Question, target: float, seed: int) -> Iterator[tuple[int, Change]]:
@@ -220,16 +222,13 @@ def _more_storage_space(question: Question, target: float, seed: int) -> Change:
     return _one(changed, target, seed, "free storage", format_bytes(free.value), format_bytes(wanted), ratio, note)
 
 
-def _faster_storage(question: Question, target: float, seed: int) -> Change:
+def _faster_storage(question: Question, fast: FastEngine, target: float, seed: int) -> Change:
     """The least sequential read rate that reaches the target; the latencies stay."""
     current = question_rates(question).sequential_read_bytes_per_s
-    scenario = prepare(question).scenario
-    assert scenario is not None  # the caller has a result
-    fast = FastEngine(scenario)
 
     def speed(factor: float) -> float:
         faster = question_rates(replace(question, storage_read_bytes_per_s=current * factor))
-        return tokens_per_s(fast.timeline(faster), scenario.is_counted)
+        return tokens_per_s(fast.timeline(faster), fast.scenario.is_counted)
 
     factor = _least_factor(speed, target)
     changed = replace(question, storage_read_bytes_per_s=current * factor)
@@ -239,15 +238,12 @@ def _faster_storage(question: Question, target: float, seed: int) -> Change:
     )
 
 
-def _faster_compute(question: Question, target: float, seed: int) -> Change:
+def _faster_compute(question: Question, fast: FastEngine, target: float, seed: int) -> Change:
     """The least factor on CPU rates and RAM bandwidth together that reaches the target."""
-    scenario = prepare(question).scenario
-    assert scenario is not None  # the caller has a result
-    fast = FastEngine(scenario)
 
     def speed(factor: float) -> float:
         faster = question_rates(replace(question, compute_factor=question.compute_factor * factor))
-        return tokens_per_s(fast.timeline(faster), scenario.is_counted)
+        return tokens_per_s(fast.timeline(faster), fast.scenario.is_counted)
 
     factor = _least_factor(speed, target)
     changed = replace(question, compute_factor=question.compute_factor * factor)

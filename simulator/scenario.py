@@ -17,6 +17,7 @@ from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
 from simulator.expert_layout import ExpertLayout
 from simulator.model.spec import ModelSpec
+from simulator.policies import CachePolicy, make_policy
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace
 
 PREFILL_CHUNK_TOKENS = 512  # the micro-batch that llama.cpp takes by default (n_ubatch)
@@ -92,6 +93,16 @@ def steps_of(trace: RoutingTrace, *, context: int | None, chunk_tokens: int = PR
             rows = tuple(trace.expert_ids[index].tolist())
             steps.append(Step(range(index, index + 1), True, int(keys), rows))
     return tuple(steps)
+
+
+def first_cache(scenario: Scenario) -> CachePolicy:
+    """The expert cache as the first step finds it: empty, or with all experts where they are preloaded."""
+    model = scenario.model
+    cache = make_policy(scenario.cache_policy, scenario.n_slots, max(1, model.n_moe_layers))
+    if scenario.preloaded and model.experts is not None:
+        for layer in range(model.n_moe_layers):
+            cache.access_row(layer, range(model.experts.n_experts))
+    return cache
 
 
 class Replay:

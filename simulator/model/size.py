@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from simulator.model.spec import ModelSpec
-from simulator.model.tensor_types import tensor_bytes
+from simulator.model.tensor_types import bytes_per_weight, tensor_bytes
 
 
 class Matrix(NamedTuple):
@@ -151,6 +151,16 @@ def lm_head_bytes(spec: ModelSpec) -> int:
     """Bytes that the LM head reads; a tied head is the embedding matrix."""
     types = spec.tensor_types
     return tensor_bytes(spec.vocab_size, spec.hidden_size, types.embedding if spec.tied_embeddings else types.lm_head)
+
+
+def predictor_params(spec: ModelSpec) -> int:
+    """Parameters of the LM-head predictor, two matrices of its rank; 0 for a model without one."""
+    return 0 if spec.lm_head_predictor is None else spec.lm_head_predictor.rank * (spec.hidden_size + spec.vocab_size)
+
+
+def predictor_bytes(spec: ModelSpec) -> int:
+    """Bytes of the LM-head predictor, stored in the type of the LM head; it is no part of the model file."""
+    return round(predictor_params(spec) * bytes_per_weight(spec.tensor_types.lm_head))
 
 
 def group_params(spec: ModelSpec) -> dict[str, int]:
