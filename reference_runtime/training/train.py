@@ -71,19 +71,19 @@ class Muon(torch.optim.Optimizer):
 
 
 class Batches:
-    """Seeded random windows, the same number from every domain, mixed in one group."""
+    """Seeded random windows, a stated number from every domain, mixed in one group."""
 
-    def __init__(self, corpus: Path, n_sequences: int, n_tokens: int, seed: int) -> None:
+    def __init__(self, corpus: Path, n_sequences: list[int], n_tokens: int, seed: int) -> None:
         self.tokens = [np.load(corpus / f"{domain}.train.npy", mmap_mode="r") for domain in DOMAINS]
-        self.n_each, self.n_tokens = n_sequences // len(DOMAINS), n_tokens
+        self.n_sequences, self.n_tokens = n_sequences, n_tokens
         self.rng = np.random.default_rng(seed)
 
     def draw(self) -> Tensor:
-        """(n_sequences, n_tokens + 1) int64."""
+        """(sum of n_sequences, n_tokens + 1) int64."""
         rows = [
             tokens[start : start + self.n_tokens + 1]
-            for tokens in self.tokens
-            for start in self.rng.integers(0, len(tokens) - self.n_tokens - 1, self.n_each)
+            for tokens, n_rows in zip(self.tokens, self.n_sequences, strict=True)
+            for start in self.rng.integers(0, len(tokens) - self.n_tokens - 1, n_rows)
         ]
         return torch.from_numpy(np.stack(rows).astype(np.int64))
 
@@ -187,7 +187,7 @@ def train(args: argparse.Namespace) -> None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         progress["n_steps"] += 1
-        progress["n_tokens_seen"] += args.n_sequences * args.n_tokens
+        progress["n_tokens_seen"] += sum(args.n_sequences) * args.n_tokens
         if step % 10 == 0:
             record = {"step": progress["n_steps"], "loss": round(loss.item(), 4), "balance": round(balance.item(), 4)}
             record |= {
@@ -212,7 +212,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--n-layers", type=int, default=32)
     parser.add_argument("--n-steps", type=int, default=1000)
-    parser.add_argument("--n-sequences", type=int, default=32, help="sequences in a group")
+    parser.add_argument(
+        "--n-sequences",
+        type=int,
+        nargs=len(DOMAINS),
+        default=[8] * len(DOMAINS),
+        metavar=DOMAINS,
+        help="sequences in a group, of each domain",
+    )
     parser.add_argument("--n-tokens", type=int, default=256, help="tokens in a sequence")
     parser.add_argument("--muon-lr", type=float, default=0.004)
     parser.add_argument("--adam-lr", type=float, default=0.004)
