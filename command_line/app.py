@@ -11,6 +11,7 @@ import typer
 
 from command_line import hardware, model, trace
 from command_line.answers import plan, report, simulate, sweep
+from command_line.run import run
 from moeplan.errors import InputError
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app.command()(simulate)
 app.command()(plan)
 app.command()(sweep)
 app.command()(report)
+app.command()(run)
 
 
 # Typer carries its own copy of click; these are the ancestors of the one usage error that it exports.

@@ -1,103 +1,181 @@
 """
-The forward pass of SmallThinker (arXiv:2507.20984) in plain float32 numpy: exact, batch-efficient, no tricks.
+The forward pass, in the paper's order: SmallThinker (arXiv:2507.20984), and the families that route after attention.
 
-`forward` reads top to bottom in the paper's order.  One sequence; any chunk of it at a time: a whole prompt, a part
-of one, or a single token of decode, with the keys and values of all earlier tokens in the cache.
+One sequence; any chunk of it at a time: a whole prompt, a part of one, or a single token of decode, with the keys
+and values of all earlier tokens in the cache.
 
 Names of axes: n tokens of the chunk, s keys visible, hidden, heads, kv (key-value heads), dim, ffn, k (top_k).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_weights import LayerWeights, ModelConfig, Weights
+from reference_runtime.kv_cache import KVCache
+from reference_runtime.model import DenseLayer, Model
+from reference_runtime.model_config import ModelConfig
 
 
-class KVCache:
-    """
-    Keys and values of the tokens so far, all layers: float32 (n_layers, kv, capacity, dim).
+class Watch(Protocol):
+    """Told when an operation of a layer has ended; the timing record hangs on it."""
 
-    A sliding layer's old tokens stay in it; the window is the attention's business.
-    """
+    def start(self, n_tokens: int) -> None:
+        """A chunk of n_tokens begins."""
+        ...
 
-    def __init__(self, config: ModelConfig, capacity: int) -> None:
-        """Raises InputError where the capacity is above the model's context length."""
-        if not 0 < capacity <= config.context_length:
-            raise InputError("context", f"must be 1 to {config.context_length} tokens", capacity, "shorten the request")
-        shape = (config.n_layers, config.n_kv_heads, capacity, config.head_dim)
-        self.keys, self.values = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        self.capacity, self.n_tokens = capacity, 0
+    def done(self, op: str, layer: int) -> None:
+        """An operation has ended: embedding, router, attention, wait, expert_ffn, lm_head; layer -1: no layer's."""
+        ...
 
-    def extend(self, layer: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Store a chunk's k and v, each (n, kv, dim), behind the others; all of the layer's, each (kv, s, dim)."""
-        end = self.n_tokens + len(k)
-        self.keys[layer, :, self.n_tokens : end] = k.transpose(1, 0, 2)
-        self.values[layer, :, self.n_tokens : end] = v.transpose(1, 0, 2)
-        return self.keys[layer, :, :end], self.values[layer, :, :end]
+
+class Router(Protocol):
+    """Chooses the experts of a layer; the model's own choice is `OwnRouter`."""
+
+    def choose(
+        self, layer: int, scores: np.ndarray, first_position: int, config: ModelConfig
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Expert ids (n, k), distinct, best first, and their weights (n, k) from the scores (n, n_experts)."""
+        ...
+
+
+class OwnRouter:
+    """What the model itself says."""
+
+    def choose(
+        self, layer: int, scores: np.ndarray, first_position: int, config: ModelConfig
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `route`."""
+        return route(scores, config)
+
+
+class _NoWatch:
+    def start(self, n_tokens: int) -> None:
+        pass
+
+    def done(self, op: str, layer: int) -> None:
+        pass
+
+
+NO_WATCH, OWN_ROUTER = _NoWatch(), OwnRouter()
+NO_LAYER = -1
 
 
 @dataclass(frozen=True, eq=False)
 class ForwardResult:
     """What one chunk gives; zero_gate_frac is the share of neurons of the chosen experts that ReLU shuts."""
 
-    logits: np.ndarray  # float32 (n, vocab)
+    logits: np.ndarray  # float32 (n, vocab), or (1, vocab) of the last token
+    hidden: np.ndarray  # float32 like logits but (., hidden): the normed state that the LM head reads
     expert_ids: np.ndarray  # int16 (n, n_layers, k), best first
-    expert_weights: np.ndarray  # float32 (n, n_layers, k), a row sums to 1
+    expert_weights: np.ndarray  # float32 (n, n_layers, k)
     zero_gate_frac: np.ndarray  # float64 (n_layers,)
+    predicted: dict[str, np.ndarray]  # post-attention models: what an earlier state would have chosen, see _predict
 
 
-def forward(weights: Weights, token_ids: np.ndarray, cache: KVCache) -> ForwardResult:
+def forward(
+    model: Model,
+    token_ids: np.ndarray,
+    cache: KVCache,
+    *,
+    router: Router = OWN_ROUTER,
+    watch: Watch = NO_WATCH,
+    last_logits_only: bool = False,
+) -> ForwardResult:
     """
     Run the next tokens of a sequence, (n,) ints, and extend the cache by them.
 
     Left out: nothing of the model; llama.cpp pins the window to 4096, here the file's own key counts.
-    Raises InputError for a token outside the vocabulary and a chunk that the cache has no room for.
+    Raises InputError for a token outside the vocabulary, a chunk that the cache has no room for and an expert that
+    cannot be read; FloatingPointError where the logits are no numbers.
     """
-    config = weights.config
+    config, dense, experts, kernels = model.config, model.dense, model.experts, model.kernels
     token_ids = _checked(token_ids, config, cache)  # (n,)
     n, first = len(token_ids), cache.n_tokens
     positions = np.arange(first, first + n)  # (n,)
-    cos, sin = rope_tables(positions, config.head_dim, config.rope_theta)  # (n, 1, dim / 2) each
-    routed_ids, routed_weights, zero_frac = [], [], []
+    rope = rope_tables(positions, config.head_dim, config.rope_theta)  # cos, sin: (n, 1, dim / 2) each
+    routed_ids, routed_weights, zero_frac, early = [], [], [], []
 
-    x = weights.token_embd[token_ids]  # (n, hidden)
-    for i, layer in enumerate(weights.layers):
-        # the router sees the RAW residual: before the input norm, before attention
-        expert_ids, expert_weights = route(x @ layer.router.T, config)  # (n, k), (n, k)
+    watch.start(n)
+    x = dense.token_embd.float32_rows(token_ids)  # (n, hidden)
+    watch.done("embedding", NO_LAYER)
+    for i, layer in enumerate(dense.layers):
+        if config.pre_attention_router:
+            # the router sees the RAW residual: before the input norm, before attention
+            expert_ids, expert_weights = router.choose(i, x @ layer.router.T, first, config)  # (n, k), (n, k)
+            row = row_of(expert_ids)
+            experts.request(i, row)
+            watch.done("router", i)
+        else:
+            early.append(_early_choice(x, layer, config))  # (n, k): recorded, never used
 
         h = rms_norm(x, layer.attn_norm, config.rms_norm_eps)  # (n, hidden)
-        q = (h @ layer.q.T).reshape(n, config.n_heads, config.head_dim)  # (n, heads, dim)
-        k = (h @ layer.k.T).reshape(n, config.n_kv_heads, config.head_dim)  # (n, kv, dim)
-        v = (h @ layer.v.T).reshape(n, config.n_kv_heads, config.head_dim)  # (n, kv, dim)
+        q = kernels.matmul(h, layer.q).reshape(n, config.n_heads, config.head_dim)  # (n, heads, dim)
+        k = kernels.matmul(h, layer.k).reshape(n, config.n_kv_heads, config.head_dim)  # (n, kv, dim)
+        v = kernels.matmul(h, layer.v).reshape(n, config.n_kv_heads, config.head_dim)  # (n, kv, dim)
+        q, k = _qk_norm(q, layer.q_norm, config), _qk_norm(k, layer.k_norm, config)
         if config.has_rope(i):
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            q, k = rotate(q, *rope, config.rope_style), rotate(k, *rope, config.rope_style)
         keys, values = cache.extend(i, k, v)  # (kv, s, dim) each
-        y = x + attend(q, keys, values, positions, config.layer_window(i)) @ layer.o.T  # (n, hidden)
-
+        attended = kernels.attend(q, keys, values, positions, config.layer_window(i))  # (n, heads * dim)
+        y = x + kernels.matmul(attended, layer.o)  # (n, hidden)
         z = rms_norm(y, layer.ffn_norm, config.rms_norm_eps)  # (n, hidden)
-        mixed, zero = mix_experts(z, expert_ids, expert_weights, layer)  # (n, hidden)
+        watch.done("attention", i)
+
+        if not config.pre_attention_router:
+            seen = z if config.post_attention_input == "normed" else y
+            expert_ids, expert_weights = router.choose(i, seen @ layer.router.T, first, config)  # (n, k), (n, k)
+            row = row_of(expert_ids)
+            experts.request(i, row)
+            watch.done("router", i)
+
+        mixed, n_zero = np.zeros_like(z), 0  # sum over e of weight_e * down_e(activation(gate_e z) * up_e z)
+        for wave in experts.waves(i, row):
+            watch.done("wait", i)
+            n_zero += kernels.add_experts(mixed, z, wave, expert_ids, expert_weights, config.activation)
+            watch.done("expert_ffn", i)
         x = y + mixed  # (n, hidden)
 
         routed_ids.append(expert_ids)
         routed_weights.append(expert_weights)
-        zero_frac.append(zero)
+        zero_frac.append(n_zero / (expert_ids.size * config.expert_ffn_size))
     cache.n_tokens += n
 
-    logits = rms_norm(x, weights.output_norm, config.rms_norm_eps) @ weights.output.T  # (n, vocab)
+    hidden = rms_norm(x[-1:] if last_logits_only else x, dense.output_norm, config.rms_norm_eps)
+    logits = kernels.matmul(hidden, dense.output)  # (n, vocab)
+    if not np.isfinite(logits).all():
+        raise FloatingPointError(f"logits at position {first}: must be finite numbers; the weights are damaged")
+    watch.done("lm_head", NO_LAYER)
     return ForwardResult(
         logits=logits,
+        hidden=hidden,
         expert_ids=np.stack(routed_ids, axis=1).astype(np.int16),
         expert_weights=np.stack(routed_weights, axis=1),
         zero_gate_frac=np.array(zero_frac),
+        predicted={"previous-layer-state": np.stack(early, axis=1).astype(np.int16)} if early else {},
     )
 
 
+def row_of(expert_ids: np.ndarray) -> Sequence[int]:
+    """The distinct experts of a chunk, (n, k) -> in slot order for one token, ascending for several."""
+    return expert_ids[0].tolist() if len(expert_ids) == 1 else np.unique(expert_ids).tolist()
+
+
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
-    """x / sqrt(mean(x^2) + eps) * weight over the last axis; x: (n, hidden)."""
-    scale = 1 / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True) + np.float32(eps))  # (n, 1)
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis."""
+    scale = 1 / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True) + np.float32(eps))  # (..., 1)
     return x * scale * weight
+
+
+def _qk_norm(x: np.ndarray, weight: np.ndarray | None, config: ModelConfig) -> np.ndarray:
+    """The norm of queries or keys, (n, heads, dim), where the model has one."""
+    if weight is None:
+        return x
+    if config.qk_norm == "per_head":
+        return rms_norm(x, weight, config.rms_norm_eps)
+    return rms_norm(x.reshape(len(x), -1), weight, config.rms_norm_eps).reshape(x.shape)
 
 
 def rope_tables(positions: np.ndarray, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
@@ -107,8 +185,11 @@ def rope_tables(positions: np.ndarray, head_dim: int, theta: float) -> tuple[np.
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """RoPE with NEOX pairing: dimension j turns with j + dim / 2; x: (n, heads, dim)."""
+def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, style: str = "neox") -> np.ndarray:
+    """RoPE: dimension j turns with j + dim / 2 (neox), or 2j with 2j + 1 (interleaved); x: (n, heads, dim)."""
+    if style == "interleaved":
+        a, b = x[..., 0::2], x[..., 1::2]  # (n, heads, dim / 2) each
+        return np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x.shape)
     a, b = np.split(x, 2, axis=-1)  # (n, heads, dim / 2) each
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
@@ -118,63 +199,27 @@ def route(scores: np.ndarray, config: ModelConfig) -> tuple[np.ndarray, np.ndarr
     The top_k experts of each token, best first, and their weights, each (n, k); scores: (n, n_experts).
 
         weight = sigmoid(score) / sum over the k of sigmoid(score), or softmax over the k only
+        not normalised: sigmoid(score), or softmax over all experts
     """
     expert_ids = np.argsort(-scores, axis=-1, kind="stable")[:, : config.top_k]  # ties: the lower id
     top = np.take_along_axis(scores, expert_ids, axis=-1)  # (n, k)
     log_share = top if config.scoring == "softmax" else -np.logaddexp(0, -top)  # the latter: ln sigmoid
+    if not config.normalised:
+        if config.scoring == "softmax":
+            best = scores.max(axis=-1, keepdims=True)
+            log_share = top - best - np.log(np.exp(scores - best).sum(axis=-1, keepdims=True))
+        return expert_ids, np.exp(log_share)
     share = np.exp(log_share - log_share[:, :1])  # (n, k), the best is 1: nothing over- or underflows to 0 / 0
     return expert_ids, share / share.sum(axis=-1, keepdims=True)
 
 
-def attend(
-    q: np.ndarray, keys: np.ndarray, values: np.ndarray, positions: np.ndarray, window: int | None
-) -> np.ndarray:
+def _early_choice(x: np.ndarray, layer: DenseLayer, config: ModelConfig) -> np.ndarray:
     """
-    Causal grouped-query attention, scale 1 / sqrt(dim), before the output matrix: (n, heads * dim).
-
-    q: (n, heads, dim) at the positions (n,); keys, values: (kv, s, dim) of positions 0 to s - 1.
-    The query at i sees the key at j where 0 <= i - j, and i - j < window in a sliding layer.
+    What a prefetcher could know before attention: this layer's router on the state that enters the layer, under the
+    norm that the router is used to; (n, k).
     """
-    n, n_heads, dim = q.shape
-    n_kv = len(keys)
-    first = 0 if window is None else max(0, int(positions[0]) - window + 1)  # what no query sees is not touched
-    keys, values = keys[:, first:], values[:, first:]  # (kv, s, dim)
-    n_keys = keys.shape[1]
-
-    q = q.reshape(n, n_kv, -1, dim).transpose(1, 2, 0, 3).reshape(n_kv, -1, dim)  # (kv, heads / kv * n, dim)
-    scores = q @ keys.transpose(0, 2, 1) * np.float32(dim**-0.5)  # (kv, heads / kv * n, s)
-    scores = scores.reshape(n_kv, -1, n, n_keys)  # (kv, heads / kv, n, s)
-    distance = positions[:, None] - np.arange(first, first + n_keys)  # (n, s)
-    hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)  # (n, s)
-    scores[:, :, hidden] = -np.inf
-    scores -= scores.max(axis=-1, keepdims=True)
-    share = np.exp(scores, out=scores)
-    share /= share.sum(axis=-1, keepdims=True)
-    mixed = share.reshape(n_kv, -1, n_keys) @ values  # (kv, heads / kv * n, dim)
-    return mixed.reshape(n_kv, -1, n, dim).transpose(2, 0, 1, 3).reshape(n, n_heads * dim)
-
-
-def mix_experts(
-    z: np.ndarray, expert_ids: np.ndarray, expert_weights: np.ndarray, layer: LayerWeights
-) -> tuple[np.ndarray, float]:
-    """
-    sum over e of weight_e * down_e(relu(gate_e z) * up_e z), (n, hidden), and the share of gates that are shut.
-
-    z: (n, hidden); expert_ids, expert_weights: (n, k).  Each expert runs once, on all tokens that chose it.
-    """
-    top_k = expert_ids.shape[1]
-    flat = expert_ids.ravel()  # (n * k,)
-    order = np.argsort(flat, kind="stable")  # the choices, expert by expert
-    experts, starts = np.unique(flat[order], return_index=True)
-    mixed, n_zero = np.zeros_like(z), 0
-    for e, choices in zip(experts, np.split(order, starts[1:]), strict=True):
-        tokens = choices // top_k  # (m,), a token once at most
-        gate = np.maximum(z[tokens] @ layer.gate[e].T, 0)  # (m, ffn)
-        up = z[tokens] @ layer.up[e].T  # (m, ffn)
-        down = (gate * up) @ layer.down[e].T  # (m, hidden)
-        mixed[tokens] += expert_weights.ravel()[choices, None] * down
-        n_zero += gate.size - np.count_nonzero(gate)
-    return mixed, n_zero / (flat.size * layer.gate.shape[1])
+    seen = rms_norm(x, layer.ffn_norm, config.rms_norm_eps) if config.post_attention_input == "normed" else x
+    return route(seen @ layer.router.T, config)[0]
 
 
 def _checked(token_ids: np.ndarray, config: ModelConfig, cache: KVCache) -> np.ndarray:

@@ -16,7 +16,7 @@ class ModelConfig:
     scoring: what turns router scores into weights.  normalised: the weights of the chosen sum to 1 (softmax then is
     over the chosen alone); otherwise softmax is over all experts and the chosen keep their share.
     pre_attention_router: the router reads the raw residual that enters the layer; otherwise the normed state that
-    enters the experts.
+    enters the experts (post_attention_input "residual": the raw one, an experiment, no model does it).
     rope_style: "neox" turns dimension j with j + dim / 2, "interleaved" 2j with 2j + 1.
     qk_norm: an RMS norm of queries and keys before RoPE, per head or over all heads together.
     """
@@ -39,6 +39,7 @@ class ModelConfig:
     nope_period: int | None = None
     normalised: bool = True
     pre_attention_router: bool = True
+    post_attention_input: Literal["normed", "residual"] = "normed"
     activation: Literal["relu", "silu"] = "relu"
     rope_style: Literal["neox", "interleaved"] = "neox"
     qk_norm: Literal["none", "per_head", "all_heads"] = "none"

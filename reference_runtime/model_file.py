@@ -11,12 +11,17 @@ from reference_runtime.model_config import ModelConfig
 
 @dataclass(frozen=True)
 class Part:
-    """One matrix on disk, contiguous: shape (rows, columns) of a type, n_bytes at an offset of files[file]."""
+    """
+    One matrix on disk, contiguous: shape (rows, columns) of a type, n_bytes at an offset of files[file].
+
+    name: the tensor's name in the file, for messages; of a stack with the index.
+    """
 
     file: int
     offset: int
     kind: GGMLQuantizationType
     shape: tuple[int, int]
+    name: str = ""
 
     @property
     def n_bytes(self) -> int:
@@ -29,8 +34,8 @@ class ModelFile:
     """
     A GGUF file, a set of its shards or a safetensors folder, checked and ready to be read.
 
-    vectors: norms and routers by field name of DenseLayer / DenseWeights ("output_norm"), per layer where it has
-    layers; see DENSE_FIELDS.  matrices: the dense ones likewise.  experts[layer][expert]: its gate, up and down.
+    top, layers: the dense parts by the field names of DenseWeights and DenseLayer, their shapes as in model_shapes.py.
+    experts[layer][expert]: its gate, up and down.
     warnings: what was assumed, a sentence each, for the person who runs it.
     """
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from moeplan.errors import InputError
-from reference_runtime.forward import ForwardResult, KVCache, forward
-from reference_runtime.gguf_weights import ModelConfig, Weights
+from reference_runtime.forward import NO_WATCH, Watch
+from reference_runtime.model import Model
+from reference_runtime.model_config import ModelConfig
 from reference_runtime.sampling import Chooser, greedy
+from reference_runtime.session import PREFILL_CHUNK_TOKENS, Session, SessionRecord
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace, TraceHeader
 
 ENGINE = "moeplan reference_runtime, numpy float32"
@@ -44,53 +46,41 @@ class Request:
         return len(self.tokens) == self.n_prompt + self.n_decode
 
 
-@dataclass(frozen=True, eq=False)
-class RequestRun:
-    """What a request did: every token that was fed in and the routing it caused, (n, n_layers, k) twice."""
-
-    token_ids: np.ndarray
-    expert_ids: np.ndarray
-    expert_weights: np.ndarray
-
-
 def run_request(
-    weights: Weights, request: Request, choose: Chooser = greedy, prefill_chunk: int | None = None
-) -> RequestRun:
-    """Run one request; the prompt goes in as chunks of prefill_chunk tokens, None: as one. Raises InputError."""
-    cache = KVCache(weights.config, request.n_prompt + request.n_decode)
-    prompt = np.asarray(request.tokens[: request.n_prompt])
-    size = prefill_chunk or len(prompt)
-    steps = [forward(weights, prompt[at : at + size], cache) for at in range(0, len(prompt), size)]
-    fed = prompt.tolist()
-    for _ in range(request.n_decode):
-        token = int(request.tokens[len(fed)]) if request.is_forced else choose(steps[-1].logits[-1])
-        steps.append(_without_logits(steps.pop()))  # logits of a long request would fill the memory
-        steps.append(forward(weights, np.array([token]), cache))
-        fed.append(token)
-    return RequestRun(
-        token_ids=np.array(fed, dtype=np.int32),
-        expert_ids=np.concatenate([step.expert_ids for step in steps]),
-        expert_weights=np.concatenate([step.expert_weights for step in steps]),
-    )
-
-
-def _without_logits(step: ForwardResult) -> ForwardResult:
-    return ForwardResult(np.empty((0, 0), np.float32), step.expert_ids, step.expert_weights, step.zero_gate_frac)
+    model: Model,
+    request: Request,
+    choose: Chooser = greedy,
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
+    watch: Watch = NO_WATCH,
+) -> SessionRecord:
+    """Run one request from an empty KV cache; the prompt goes in as chunks. Raises InputError."""
+    session = Session(model, request.n_prompt + request.n_decode, chunk_tokens=chunk_tokens, watch=watch)
+    logits = session.feed(request.tokens[: request.n_prompt])
+    for index in range(request.n_prompt, request.n_prompt + request.n_decode):
+        token = int(request.tokens[index]) if request.is_forced else choose(logits)
+        logits = session.feed([token])
+    return session.record()
 
 
 def record(
-    weights: Weights,
+    model: Model,
     requests: Sequence[Request],
     header: TraceHeader,
     choose: Chooser = greedy,
-    prefill_chunk: int | None = None,
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
 ) -> RoutingTrace:
     """Run the requests one after the other, each from an empty KV cache, as one trace. Raises InputError."""
     if not requests:
         raise InputError("requests", "must be at least one", "none")
-    runs = [run_request(weights, request, choose, prefill_chunk) for request in requests]
+    runs = [run_request(model, request, choose, chunk_tokens) for request in requests]
+    return trace_of(runs, requests, header)
+
+
+def trace_of(runs: Sequence[SessionRecord], requests: Sequence[Request], header: TraceHeader) -> RoutingTrace:
+    """The routing of requests that have run, as one trace; predictors that see only earlier state stand beside it."""
     lengths = [len(run.token_ids) for run in runs]
     phases = [np.repeat([PREFILL, DECODE], [request.n_prompt, request.n_decode]) for request in requests]
+    names = runs[0].predicted.keys()
     return RoutingTrace(
         header=header,
         expert_ids=np.concatenate([run.expert_ids for run in runs]),
@@ -100,6 +90,7 @@ def record(
         domain=np.concatenate([request.domain for request in requests]).astype(np.int16),
         token_id=np.concatenate([run.token_ids for run in runs]),
         weights=np.concatenate([run.expert_weights for run in runs]).astype(np.float16),
+        predicted={name: np.concatenate([run.predicted[name] for run in runs]) for name in names},
     )
 
 

@@ -27,11 +27,31 @@ class ExpertLayout:
 
 def expert_layout(model: ModelSpec, name: str) -> ExpertLayout:
     """The layout of a model's experts. Raises InputError for an unknown name."""
+    return layout_of_bytes(expert_bytes(model), name)
+
+
+def layout_of_bytes(n_bytes: int, name: str) -> ExpertLayout:
+    """The layout of experts of n_bytes each, three parts alike; 0: no experts. Raises InputError."""
     if name not in LAYOUTS:
         raise InputError("--layout", "must be a known expert layout", repr(name), nearest(name, LAYOUTS))
-    if model.experts is None:
-        return ExpertLayout(name, LAYOUTS[name], 0)
     n_requests = LAYOUTS[name]
-    part_bytes = -(-expert_bytes(model) // n_requests)
-    request_bytes = -(-part_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    return ExpertLayout(name, n_requests, request_bytes)
+    if n_bytes == 0:
+        return ExpertLayout(name, n_requests, 0)
+    if name == "bundle":
+        return ExpertLayout(name, n_requests, padded(n_bytes))
+    return ExpertLayout(name, n_requests, unaligned_request_bytes(-(-n_bytes // n_requests)))
+
+
+def unaligned_request_bytes(part_bytes: int) -> int:
+    """
+    Bytes of an aligned window that holds a part wherever it begins.
+
+    A model file aligns its tensors to 32 bytes or less, so the window begins up to a page before the part; the runtime
+    asks for that extra page always, also where a part happens to be aligned.
+    """
+    return padded(part_bytes) + ALIGNMENT_BYTES
+
+
+def padded(n_bytes: int) -> int:
+    """n_bytes rounded up to whole pages of ALIGNMENT_BYTES."""
+    return -(-n_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

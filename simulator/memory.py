@@ -5,8 +5,8 @@ The memory plan: what must be resident, what the expert cache gets, and whether 
     resident = dense part + KV(context) + activations + in-flight buffers + expert cache
     slots    = floor((RAM cap - everything else) / padded expert bytes)
 
-The buffers hold one decode row in flight beside the cache.  The experts of a prefill chunk lie in cache and buffers
-together, all at once while their FFN runs; where they would not fit, the caller cuts smaller chunks.
+The buffers hold one decode row in flight beside the cache.  The experts of a prefill chunk pass through cache and
+buffers in waves, in ascending order, where they do not fit at once.
 """
 
 from dataclasses import dataclass
@@ -22,18 +22,13 @@ FLOAT_BYTES = 4  # activations and logits are float32
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """
-    Verdict, slots of the expert cache and the bytes behind them; arithmetic is a sentence with the numbers.
-
-    row_fits: whether the largest row has room in cache and buffers; where not, smaller prefill chunks may help.
-    """
+    """Verdict, slots of the expert cache and the bytes behind them; arithmetic is a sentence with the numbers."""
 
     verdict: Verdict
     n_slots: int
     memory: MemoryResult
     reason: Reason | None = None
     arithmetic: str = ""
-    row_fits: bool = True
 
 
 def plan_memory(
@@ -44,7 +39,6 @@ def plan_memory(
     free_storage_bytes: int,
     context: int,
     chunk_tokens: int,
-    largest_row: int = 0,
     lm_head_predictor: bool = False,
 ) -> MemoryPlan:
     """Divide the RAM cap. The KV cache is sized for the longest context, the rest for the largest prefill chunk."""
@@ -77,8 +71,7 @@ def plan_memory(
             f"{format_bytes(-left)} are missing"
         )
         return MemoryPlan("cannot_run", 0, memory, "ram_floor", text)
-    row_fits = fits_whole or largest_row <= n_slots + top_k
-    return MemoryPlan("resident" if fits_whole else "streams", n_slots, memory, row_fits=row_fits)
+    return MemoryPlan("resident" if fits_whole else "streams", n_slots, memory)
 
 
 def n_routed_experts(model: ModelSpec) -> int:

@@ -97,8 +97,8 @@ def prepare(question: Question, replay: Replay | None = None) -> Prepared:
     """
     The memory plan and the scenario. A Replay of an equal trace and context may be passed on.
 
-    Prompts run in chunks of PREFILL_CHUNK_TOKENS, or of half of that and so on where the experts of a chunk would not
-    fit into the RAM cap at once.
+    Prompts run in chunks of PREFILL_CHUNK_TOKENS, or of half of that and so on where the activations of a chunk would
+    not fit into the RAM cap.
     """
     check_prefetch(question.model, question.prefetch)
     _check_options(question)
@@ -114,10 +114,9 @@ def prepare(question: Question, replay: Replay | None = None) -> Prepared:
             free_storage_bytes=int(question.profile.storage.free_bytes),
             context=max(step.context for step in steps),
             chunk_tokens=max(step.n_tokens for step in steps),
-            largest_row=max((len(row) for step in steps for row in step.rows), default=0),
             lm_head_predictor=question.lm_head_predictor,
         )
-        if chunk_tokens == 1 or (plan.row_fits and plan.reason != "ram_floor"):
+        if chunk_tokens == 1 or plan.reason != "ram_floor":
             break
         chunk_tokens //= 2
     _check_longest_context(question, steps)

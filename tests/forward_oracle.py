@@ -8,8 +8,12 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from reference_runtime.weight_loading import model_of
 
-from reference_runtime.gguf_weights import LayerWeights, ModelConfig, Weights, layer_tensors
+from reference_runtime.gguf_weights import LayerWeights, Weights, layer_tensors
+from reference_runtime.kernels.plain import PlainKernels
+from reference_runtime.model import Model
+from reference_runtime.model_config import ModelConfig
 from reference_runtime.training.export import Vocabulary
 
 SMALL = ModelConfig(
@@ -28,7 +32,13 @@ SMALL = ModelConfig(
     rms_norm_eps=1e-6,
     window=8,
     scoring="sigmoid",
+    nope_period=4,
 )
+
+
+def plain_model(weights: Weights) -> Model:
+    """The model on plain numpy kernels, all experts in memory."""
+    return model_of(weights, PlainKernels())
 
 
 def random_weights(config: ModelConfig = SMALL, seed: int = 0, tied: bool = True) -> Weights:
@@ -100,8 +110,8 @@ def _turn(vector: np.ndarray, position: int, theta: float) -> np.ndarray:
 
 
 def _attention(normed: list[np.ndarray], layer: LayerWeights, config: ModelConfig, index: int) -> list[np.ndarray]:
-    slides = config.window is not None and index % 4 != 0
-    rope = config.window is None or index % 4 != 0
+    rope = config.nope_period is None or index % config.nope_period != 0
+    slides = config.window is not None and rope
 
     def heads(matrix: np.ndarray, h: np.ndarray, position: int, turn: bool) -> list[np.ndarray]:
         parts = np.split(matrix.astype(float) @ h, len(matrix) // config.head_dim)

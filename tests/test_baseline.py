@@ -76,9 +76,10 @@ def test_domain_loss_by_hand() -> None:
 
 def test_windows_fit_the_stream() -> None:
     """Windows lie inside the stream with two tokens before the first and a target behind the last input."""
-    assert evaluate.window_starts(103, 3, 50).tolist() == [2, 27, 52]
+    assert evaluate.window_starts(103, 3, 50, 0).tolist() == [2, 27, 52]
+    assert evaluate.window_starts(103, 3, 40, 10).tolist() == [10, 36, 62]
     with pytest.raises(InputError, match="must be at most 49"):
-        evaluate.window_starts(52, 3, 50)
+        evaluate.window_starts(52, 3, 50, 0)
 
 
 def test_entropy_and_divergence_by_hand() -> None:

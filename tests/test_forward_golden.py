@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forward_oracle import plain_model
 
-from reference_runtime.forward import KVCache, forward
+from reference_runtime.forward import forward
 from reference_runtime.gguf_weights import read_weights
+from reference_runtime.kv_cache import KVCache
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -17,8 +19,8 @@ def test_equals_the_golden_logits(chunk: int) -> None:
     weights = read_weights(FIXTURES / "forward_golden.gguf")
     golden = np.load(FIXTURES / "forward_golden.npz")
     tokens = golden["token_ids"]
-    cache = KVCache(weights.config, len(tokens))
-    parts = [forward(weights, tokens[at : at + chunk], cache) for at in range(0, len(tokens), chunk)]
+    model, cache = plain_model(weights), KVCache(weights.config, len(tokens))
+    parts = [forward(model, tokens[at : at + chunk], cache) for at in range(0, len(tokens), chunk)]
     logits, ids = (np.concatenate([getattr(part, field) for part in parts]) for field in ("logits", "expert_ids"))
     assert np.abs(logits - golden["logits"]).max() < 1e-5 * np.abs(golden["logits"]).max()
     assert np.linalg.norm(logits - golden["logits"]) < 1e-5 * np.linalg.norm(golden["logits"])

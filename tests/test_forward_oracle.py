@@ -4,19 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from forward_oracle import SMALL, oracle, random_tokens, random_weights, with_config
+from forward_oracle import SMALL, oracle, plain_model, random_tokens, random_weights, with_config
 
 from moeplan.errors import InputError
-from reference_runtime.forward import KVCache, attend, forward, mix_experts, route
+from reference_runtime.forward import forward, route
 from reference_runtime.gguf_weights import Weights
+from reference_runtime.kernels.plain import attend
+from reference_runtime.kv_cache import KVCache
 
 TOLERANCE = 1e-5
 
 
 def run(weights: Weights, tokens: np.ndarray, chunks: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits, expert ids and expert weights of the tokens fed in chunks of the given sizes."""
-    cache = KVCache(weights.config, len(tokens))
-    parts = [forward(weights, part, cache) for part in np.split(tokens, np.cumsum(chunks)[:-1])]
+    model, cache = plain_model(weights), KVCache(weights.config, len(tokens))
+    parts = [forward(model, part, cache) for part in np.split(tokens, np.cumsum(chunks)[:-1])]
     return tuple(np.concatenate([getattr(p, f) for p in parts]) for f in ("logits", "expert_ids", "expert_weights"))
 
 
@@ -29,7 +31,7 @@ def relative(a: np.ndarray, b: np.ndarray) -> float:
 @pytest.mark.parametrize("tied", [True, False])
 def test_equals_the_oracle(scoring: str, window: int | None, tied: bool) -> None:
     """Logits within 1e-5 of the oracle and the same experts, for every kind of SmallThinker model."""
-    weights = random_weights(replace(SMALL, scoring=scoring, window=window), tied=tied)
+    weights = random_weights(replace(SMALL, scoring=scoring, window=window, nope_period=window and 4), tied=tied)
     tokens = random_tokens(24)
     logits, ids, _ = run(weights, tokens, [24])
     expected, expected_ids = oracle(weights, tokens)
@@ -99,14 +101,25 @@ def test_sigmoid_never_overflows() -> None:
 
 
 def test_shut_gates_are_counted() -> None:
-    """Gates of zero matrices are all shut; a negated gate matrix shuts what was open."""
-    layer = random_weights().layers[0]
-    z = np.random.default_rng(0).standard_normal((5, 32)).astype(np.float32)
-    ids, share = np.tile([0, 3], (5, 1)), np.full((5, 2), 0.5, np.float32)
-    assert mix_experts(z, ids, share, replace(layer, gate=layer.gate * 0))[1] == 1
-    open_frac = 1 - mix_experts(z, ids, share, layer)[1]
-    assert 0.2 < open_frac < 0.8
-    assert mix_experts(z, ids, share, replace(layer, gate=-layer.gate))[1] == pytest.approx(open_frac)
+    """Gates of zero matrices are all shut; a negated gate matrix shuts what was open, in the first layer."""
+    weights, tokens = random_weights(replace(SMALL, n_layers=1)), random_tokens(12)
+
+    def zero_frac(gate: np.ndarray) -> float:
+        changed = replace(weights, layers=(replace(weights.layers[0], gate=gate),))
+        return forward(plain_model(changed), tokens, KVCache(weights.config, 12)).zero_gate_frac[0]
+
+    gate = weights.layers[0].gate
+    assert zero_frac(gate * 0) == 1
+    assert 0.2 < zero_frac(gate) < 0.8
+    assert zero_frac(-gate) == pytest.approx(1 - zero_frac(gate))
+
+
+def test_damaged_weights_give_no_token() -> None:
+    """A NaN in a norm reaches the logits and is an error there, never a token."""
+    weights = random_weights()
+    weights = replace(weights, output_norm=np.full_like(weights.output_norm, np.nan))
+    with pytest.raises(FloatingPointError, match="finite"):
+        forward(plain_model(weights), random_tokens(3), KVCache(weights.config, 3))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +137,7 @@ def test_bad_tokens_are_refused(tokens: list, must: str) -> None:
     weights = random_weights()
     cache = KVCache(weights.config, 8)
     with pytest.raises(InputError, match=must):
-        forward(weights, np.array(tokens), cache)
+        forward(plain_model(weights), np.array(tokens), cache)
     assert cache.n_tokens == 0
 
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forward_oracle import vocabulary
+from forward_oracle import plain_model, vocabulary
 
 torch = pytest.importorskip("torch")
 
-from reference_runtime.forward import KVCache, forward  # noqa: E402  (only where PyTorch is)
+from reference_runtime.forward import forward  # noqa: E402  (only where PyTorch is)
 from reference_runtime.gguf_weights import read_weights  # noqa: E402
+from reference_runtime.kv_cache import KVCache  # noqa: E402
 from reference_runtime.training import export, train  # noqa: E402
 from reference_runtime.training.network import Network, NetworkConfig  # noqa: E402
 
@@ -35,7 +36,7 @@ def test_f32_export_equals_the_network(checkpoint: Path, tmp_path: Path) -> None
     network, _ = train.load(checkpoint)
     with torch.no_grad():
         logits, _, _, routing = network(torch.tensor(tokens)[None])
-    result = forward(weights, tokens, KVCache(weights.config, 200))
+    result = forward(plain_model(weights), tokens, KVCache(weights.config, 200))
     expected = logits[0].numpy()
     assert np.linalg.norm(result.logits - expected) < 1e-5 * np.linalg.norm(expected)
     np.testing.assert_array_equal(result.expert_ids, torch.stack(routing, 1).numpy())

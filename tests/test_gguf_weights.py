@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from edited_models import edited
 from forward_oracle import SMALL, random_weights, vocabulary
-from gguf import GGUFReader, GGUFWriter
+from gguf import GGUFReader
 
 from moeplan.errors import InputError
 from reference_runtime.gguf_weights import Weights, fingerprint, open_gguf, read_weights
@@ -17,27 +18,6 @@ from reference_runtime.training.export import F32, Q8_0, dequantise, main, named
 def saved(path: Path, weights: Weights, kind: int = F32) -> Path:
     write_gguf(weights, vocabulary(weights.config.vocab_size), path, kind)
     return path
-
-
-def edited(source: Path, target: Path, drop: tuple[str, ...] = (), tensors: dict | None = None, **keys: object) -> Path:
-    """A copy of a GGUF without some keys or tensors, with other values of some."""
-    reader = GGUFReader(source)
-    writer = GGUFWriter(target, str(keys.pop("architecture", "smallthinker")))
-    for field in reader.fields.values():
-        name = field.name.removeprefix("smallthinker.")
-        if field.name.startswith("GGUF.") or field.name == "general.architecture" or name in drop:
-            continue
-        value, kind = keys.pop(name.replace(".", "_"), field.contents()), field.types[0]
-        writer.add_key_value(field.name, value, kind, field.types[-1] if len(field.types) > 1 else None)
-    for tensor in reader.tensors:
-        if tensor.name not in drop:
-            writer.add_tensor(tensor.name, (tensors or {}).get(tensor.name, tensor.data), raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    assert not keys, f"no such key: {keys}"
-    return target
 
 
 @pytest.fixture
@@ -65,7 +45,9 @@ def test_weights_are_frozen(f32: Path) -> None:
         read_weights(f32).layers[0].gate[0] = 0
 
 
-@pytest.mark.parametrize("config", [SMALL, replace(SMALL, scoring="softmax"), replace(SMALL, window=None)])
+@pytest.mark.parametrize(
+    "config", [SMALL, replace(SMALL, scoring="softmax"), replace(SMALL, window=None, nope_period=None)]
+)
 def test_kinds_of_models(tmp_path: Path, config: object) -> None:
     """Gating function and window survive; no window key means RoPE in every layer and no sliding."""
     read = read_weights(saved(tmp_path / "m.gguf", random_weights(config))).config
@@ -128,7 +110,10 @@ def powerinfer_down(_source: Path, target: Path) -> Path:
 
 
 BAD_FILES = {
-    "another architecture": (lambda s, t: edited(s, t, architecture="llama"), "must be 'smallthinker', got 'llama'"),
+    "another architecture": (
+        lambda s, t: edited(s, t, architecture="gemma3"),
+        "must be one of smallthinker, olmoe, qwen3moe, llama, got 'gemma3'",
+    ),
     "no block count": (lambda s, t: edited(s, t, drop=("block_count",)), "must have the key smallthinker.block_count"),
     "more layers than tensors": (
         lambda s, t: edited(s, t, block_count=7),
@@ -137,10 +122,17 @@ BAD_FILES = {
     "a tensor too few": (lambda s, t: edited(s, t, drop=("blk.1.attn_k.weight",)), "must have the tensor blk.1.attn_k"),
     "no embedding": (lambda s, t: edited(s, t, drop=("token_embd.weight",)), "vocab_size: must be"),
     "a head too many": (lambda s, t: edited(s, t, attention_head_count=6), "blk.0.attn_q.weight: must have the shape"),
-    "heads not divisible": (lambda s, t: edited(s, t, attention_head_count=5), "multiple of head_count_kv 2"),
-    "top-k above experts": (lambda s, t: edited(s, t, expert_used_count=9), "expert_used_count: must be at most"),
+    "heads not divisible": (
+        lambda s, t: edited(s, t, attention_head_count=5),
+        "n_heads: must be a multiple of the 2 key-value heads, got 5",
+    ),
+    "top-k above experts": (
+        lambda s, t: edited(s, t, expert_used_count=9),
+        "top_k: must be at most the 8 experts, got 9",
+    ),
     "zero experts": (lambda s, t: edited(s, t, expert_count=0), "n_experts: must be a finite number above 0, got 0"),
     "NaN in a key": (lambda s, t: edited(s, t, rope_freq_base=float("nan")), "rope_theta: must be a finite number"),
+    "gating 0": (lambda s, t: edited(s, t, expert_gating_func=0), "must be 1 (softmax) or 2 (sigmoid), got 0"),
     "unknown gating": (lambda s, t: edited(s, t, expert_gating_func=3), "must be 1 (softmax) or 2 (sigmoid), got 3"),
     "value length": (lambda s, t: edited(s, t, attention_value_length=16), "attention.value_length: must be 8"),
     "NaN in a tensor": (nan_in_the_gate, "must hold finite numbers only"),

@@ -23,6 +23,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "simulator.policies",
         "simulator.model",
         "simulator.expert_layout",
+        "simulator.memory",
     ),
     "reports": ("moeplan", "traces", "simulator.result"),
     "command_line": ("moeplan", "hardware_profiles", "traces", "simulator", "reference_runtime", "reports"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forward_oracle import SMALL, oracle, random_tokens, random_weights, vocabulary
+from forward_oracle import SMALL, oracle, plain_model, random_tokens, random_weights, vocabulary
 
 from moeplan.errors import InputError
 from reference_runtime.gguf_weights import fingerprint
@@ -18,6 +18,7 @@ from traces.routing_trace import DECODE, PREFILL, TraceHeader
 from traces.store import read_trace
 
 WEIGHTS = random_weights()
+MODEL = plain_model(WEIGHTS)
 
 
 def header(domains: tuple[str, ...] = ("a", "b")) -> TraceHeader:
@@ -31,7 +32,7 @@ def request(n_prompt: int, n_decode: int, forced: bool, domain: int = 0, seed: i
 
 def test_trace_columns() -> None:
     """Two requests: phases, request ids, positions, domains and tokens stand where they belong."""
-    trace = record(WEIGHTS, [request(5, 3, True), request(2, 2, True, domain=1, seed=2)], header())
+    trace = record(MODEL, [request(5, 3, True), request(2, 2, True, domain=1, seed=2)], header())
     assert trace.expert_ids.shape == (12, 6, 2)
     assert trace.phase.tolist() == [PREFILL] * 5 + [DECODE] * 3 + [PREFILL] * 2 + [DECODE] * 2
     assert trace.request_id.tolist() == [0] * 8 + [1] * 4
@@ -42,16 +43,16 @@ def test_trace_columns() -> None:
     np.testing.assert_allclose(trace.weights.sum(axis=2), 1, atol=2e-3)
 
 
-@pytest.mark.parametrize("prefill_chunk", [None, 1, 4])
-def test_forced_routing_is_the_oracles(prefill_chunk: int | None) -> None:
+@pytest.mark.parametrize("chunk_tokens", [512, 1, 4])
+def test_forced_routing_is_the_oracles(chunk_tokens: int) -> None:
     """Teacher-forced decode routes as the oracle does on the whole text, however the prompt is cut."""
-    run = run_request(WEIGHTS, request(10, 6, True), prefill_chunk=prefill_chunk)
+    run = run_request(MODEL, request(10, 6, True), chunk_tokens=chunk_tokens)
     np.testing.assert_array_equal(run.expert_ids, oracle(WEIGHTS, random_tokens(16))[1])
 
 
 def test_sampled_decode_feeds_its_own_tokens() -> None:
     """Each decoded token is the chooser's from the logits of all before it, as the oracle has them."""
-    run = run_request(WEIGHTS, request(6, 5, False), greedy)
+    run = run_request(MODEL, request(6, 5, False), greedy)
     logits, ids = oracle(WEIGHTS, run.token_ids)
     assert run.token_ids[6:].tolist() == [greedy(row) for row in logits[5:-1]]
     np.testing.assert_array_equal(run.expert_ids, ids)
@@ -59,7 +60,7 @@ def test_sampled_decode_feeds_its_own_tokens() -> None:
 
 def test_seeded_recordings_repeat() -> None:
     """The same seed gives the same trace, another seed another."""
-    runs = [run_request(WEIGHTS, request(6, 20, False), seeded(s, 1.0, 1.0)).token_ids.tolist() for s in (3, 3, 4)]
+    runs = [run_request(MODEL, request(6, 20, False), seeded(s, 1.0, 1.0)).token_ids.tolist() for s in (3, 3, 4)]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -75,7 +76,7 @@ def test_bad_requests_are_refused(n_tokens: int, n_prompt: int, n_decode: int, n
 def test_nothing_to_record_is_refused() -> None:
     """A trace has at least one request."""
     with pytest.raises(InputError, match="must be at least one"):
-        record(WEIGHTS, [], header())
+        record(MODEL, [], header())
 
 
 def test_switching_takes_each_domain_in_turn() -> None:

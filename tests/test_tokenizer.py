@@ -1,12 +1,16 @@
-"""The tokenizer of a GGUF gives back every text, and the same ids as the tokenizer.json that it was made from."""
+"""A tokenizer of a GGUF or a folder gives back every text, with the ids of the tokenizer.json that it came from."""
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from edited_models import edited
 from forward_oracle import SMALL, random_weights
+from gguf import GGUFReader, TokenType
 from tokenizers import Tokenizer as LibraryTokenizer
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from moeplan.errors import InputError
 from reference_runtime.tokenizer import read_tokenizer
@@ -94,3 +98,147 @@ def test_bad_tokenizer_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"model": {}}')
     with pytest.raises(InputError, match=r"must be a tokenizer\.json"):
         read_vocabulary(tmp_path / "t.json")
+
+
+def with_tokens(source: Path, target: Path, kinds: dict[int, int] | None = None, **keys: object) -> Path:
+    """A copy of a GGUF with some token types and tokenizer keys changed."""
+    types = GGUFReader(source).fields["tokenizer.ggml.token_type"].contents()
+    for token, kind in (kinds or {}).items():
+        types[token] = int(kind)
+    changes = {f"tokenizer_ggml_{name}": value for name, value in keys.items()}
+    return edited(source, target, tokenizer_ggml_token_type=types, **changes)
+
+
+def test_olmo_splits_as_gpt_2(trained: Path, tmp_path: Path) -> None:
+    """OLMoE's pre-tokenizer is GPT-2's after accents are composed."""
+    source = gguf_with(read_vocabulary(trained), tmp_path / "m.gguf")
+    plain, olmo = read_tokenizer(source), read_tokenizer(with_tokens(source, tmp_path / "olmo.gguf", pre="olmo"))
+    for text in TEXTS.values():
+        composed = text.replace("e\u0301", "\u00e9")
+        assert olmo.encode(text) == plain.encode(composed)
+        assert olmo.decode(olmo.encode(text)) == composed
+
+
+def test_a_user_defined_token_is_taken_whole(trained: Path, tmp_path: Path) -> None:
+    """Like `<think>` of Qwen3: its spelling becomes that one token, and decoding gives the spelling back."""
+    vocabulary = read_vocabulary(trained)
+    tokens = [*vocabulary.tokens[:-1], "<think>"]
+    merges = tuple(merge for merge in vocabulary.merges if merge.replace(" ", "") in tokens)
+    vocabulary = replace(vocabulary, tokens=tuple(tokens), merges=merges)
+    source = gguf_with(vocabulary, tmp_path / "m.gguf")
+    tokenizer = read_tokenizer(with_tokens(source, tmp_path / "u.gguf", {319: TokenType.USER_DEFINED}))
+    assert tokenizer.encode("it<think>'s") == [*tokenizer.encode("it"), 319, *tokenizer.encode("'s")]
+    assert tokenizer.decode(tokenizer.encode("it<think>'s")) == "it<think>'s"
+    assert tokenizer.n_bytes[319] == len("<think>")
+
+
+@pytest.mark.parametrize(
+    ("model", "must"),
+    [
+        (
+            "none",
+            "tokenizer.ggml.model: must be a tokenizer to turn text into tokens, got none; give token ids instead",
+        ),
+        ("llama", "tokenizer.ggml.model: must be 'gpt2' (byte-level BPE), got 'llama'; give token ids instead"),
+    ],
+)
+def test_without_a_tokenizer_token_ids_are_asked_for(model: str, must: str, trained: Path, tmp_path: Path) -> None:
+    """A random model has no tokenizer and a SentencePiece one is not run: the line says what to do instead."""
+    source = gguf_with(read_vocabulary(trained), tmp_path / "m.gguf")
+    for path in (
+        with_tokens(source, tmp_path / "other.gguf", model=model),
+        *([edited(source, tmp_path / "absent.gguf", drop=("tokenizer.ggml.model",))] if model == "none" else []),
+    ):
+        with pytest.raises(InputError) as caught:
+            read_tokenizer(path)
+        assert must in str(caught.value)
+
+
+def test_any_shard_names_the_tokenizer(trained: Path, tmp_path: Path) -> None:
+    """The keys are in the first shard only."""
+    source = gguf_with(read_vocabulary(trained), tmp_path / "m.gguf")
+    edited(source, tmp_path / "split.gguf", split_max_tensors=5)
+    last = sorted(tmp_path.glob("split-*.gguf"))[-1]
+    assert read_tokenizer(last).encode(TEXTS["prose"]) == read_tokenizer(source).encode(TEXTS["prose"])
+
+
+def folder_with(tokenizer: Path, folder: Path, said: dict | None = None, config: dict | None = None) -> Path:
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    for name, content in {"tokenizer_config.json": said, "config.json": config}.items():
+        if content is not None:
+            (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+def test_the_tokenizer_of_a_folder(trained: Path, tmp_path: Path) -> None:
+    """The same ids, bytes and special tokens as the GGUF made from it; the vocabulary is padded to the model's."""
+    folder = folder_with(trained, tmp_path / "m", {"eos_token": "<|endoftext|>"}, {"vocab_size": 384})
+    tokenizer, of_gguf = (
+        read_tokenizer(folder),
+        read_tokenizer(gguf_with(read_vocabulary(trained), tmp_path / "m.gguf")),
+    )
+    for text in TEXTS.values():
+        assert tokenizer.encode(text) == of_gguf.encode(text)
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert (tokenizer.vocab_size, tokenizer.eos_id, tokenizer.bos_id, tokenizer.add_bos) == (384, 0, -1, False)
+    assert tokenizer.n_bytes[:320].tolist() == of_gguf.n_bytes.tolist()
+    assert not tokenizer.n_bytes[320:].any()
+
+
+def test_special_tokens_of_a_folder(trained: Path, tmp_path: Path) -> None:
+    """A token may be spelled in an object, or numbered in config.json, the first of several; add_bos_token counts."""
+    said = {"bos_token": {"content": "<|endoftext|>"}, "add_bos_token": True}
+    tokenizer = read_tokenizer(folder_with(trained, tmp_path / "m", said, {"eos_token_id": [7, 5], "bos_token_id": 9}))
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.add_bos) == (0, 7, True)
+    assert tokenizer.encode("a")[0] == 0
+
+
+def test_a_sentencepiece_tokenizer_json(tmp_path: Path) -> None:
+    """Mixtral's kind runs from a folder: spaces as U+2581, unknown characters as bytes."""
+    bytes_of = {f"<0x{i:02X}>": i for i in range(256)}
+    library = LibraryTokenizer(
+        models.BPE(bytes_of | {"\u2581": 256, "a": 257, "\u2581a": 258}, [("\u2581", "a")], byte_fallback=True)
+    )
+    library.normalizer = normalizers.Replace(" ", "\u2581")
+    library.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    library.save(str(tmp_path / "t.json"))
+    tokenizer = read_tokenizer(folder_with(tmp_path / "t.json", tmp_path / "m"))
+    ids = tokenizer.encode(" a\u00e9")
+    assert ids == [258, 0xC3, 0xA9]
+    assert tokenizer.decode(ids) == " a\u00e9"
+    assert tokenizer.n_bytes[ids].tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "must"),
+    [
+        (lambda c: c.pop("model"), "tokenizer.json: model: must be a BPE model, got none"),
+        (lambda c: c["model"].update(type="Unigram"), "must be a BPE model, got 'Unigram'"),
+        (lambda c: c["model"].pop("merges"), "must have a vocab, merges and a list of added_tokens"),
+        (lambda c: c["model"]["vocab"].update(a="b"), "must map tokens to ids"),
+        (
+            lambda c: c["model"]["merges"].append(["T", "zzz"]),
+            "must join two known tokens to a third, got ['T', 'zzz']",
+        ),
+        (lambda c: c["added_tokens"][0].pop("content"), "must have id, content and special each"),
+    ],
+)
+def test_bad_folders_are_refused(change: Callable[[dict], object], must: str, trained: Path, tmp_path: Path) -> None:
+    """A damaged or another kind of tokenizer.json is one line."""
+    content = json.loads(trained.read_text())
+    change(content)
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    with pytest.raises(InputError) as caught:
+        read_tokenizer(folder_with(tmp_path / "t.json", tmp_path / "m"))
+    assert must in str(caught.value)
+
+
+def test_a_folder_without_a_tokenizer(trained: Path, tmp_path: Path) -> None:
+    """No tokenizer.json asks for token ids; a broken file beside it is named."""
+    with pytest.raises(InputError, match=r"must hold a tokenizer\.json .* got none; give token ids"):
+        read_tokenizer(tmp_path)
+    folder = folder_with(trained, tmp_path / "m")
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(InputError, match=r"tokenizer_config\.json: must be valid JSON"):
+        read_tokenizer(folder)

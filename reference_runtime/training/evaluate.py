@@ -4,7 +4,7 @@ Evaluate a trained model: its loss against the trigram baseline, and whether its
     python -m reference_runtime.training.evaluate MODEL.gguf CORPUS [--n-windows 16] [--n-tokens 256] [--json]
 
 CORPUS is the folder that reference_runtime.training.corpus builds.  The model and the baseline predict the same
-held-out tokens; the baseline also sees what stands before each window, the model starts each window empty.
+held-out tokens; both see what stands before a window, the model the last --n-context tokens of it.
 The matrices are small: OMP_NUM_THREADS=1 makes this faster on a busy machine.
 """
 
@@ -16,12 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from moeplan.errors import InputError
-from reference_runtime.forward import KVCache, forward
-from reference_runtime.gguf_weights import Weights, read_weights
+from reference_runtime.forward import forward
+from reference_runtime.gguf_weights import read_weights
+from reference_runtime.kernels.plain import PlainKernels
+from reference_runtime.kv_cache import KVCache
+from reference_runtime.model import Model
 from reference_runtime.tokenizer import read_tokenizer
 from reference_runtime.training.baseline import fit_trigram
 from reference_runtime.training.corpus import DOMAINS
 from reference_runtime.training.routing_statistics import DomainRouting, RoutingReport, routing_report
+from reference_runtime.weight_loading import model_of
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,17 @@ def load_tokens(corpus: Path, domain: str, split: str) -> np.ndarray:
         raise InputError(str(path), "must be a token array", error, advice) from error
 
 
-def window_starts(n_stream: int, n_windows: int, n_tokens: int) -> np.ndarray:
-    """Evenly spaced first tokens of n_windows windows of n_tokens inputs and one last target. Raises InputError."""
-    room = n_stream - n_tokens - 3
+def window_starts(n_stream: int, n_windows: int, n_tokens: int, n_context: int) -> np.ndarray:
+    """
+    Evenly spaced places in the stream of the first token that a window feeds; its n_tokens targets begin one later,
+    n_context tokens stand before it.  Raises InputError.
+    """
+    before = max(2, n_context)  # the baseline looks two tokens back
+    room = n_stream - n_tokens - 1 - before
     if room < 0:
-        raise InputError("--n-tokens", f"must be at most {n_stream - 3}, the held-out text's length", n_tokens)
-    return np.linspace(2, 2 + room, n_windows).astype(int)  # two tokens before the first, for the baseline
+        must = f"and --n-context together must be at most {n_stream - 3}, the held-out text's length"
+        raise InputError("--n-tokens", must, n_tokens + n_context)
+    return np.linspace(before, before + room, n_windows).astype(int)
 
 
 def token_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
@@ -70,16 +79,19 @@ def token_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
     return np.log(np.exp(shifted).sum(axis=-1)) - shifted[np.arange(len(targets)), targets]
 
 
-def run_windows(weights: Weights, stream: np.ndarray, starts: np.ndarray, n_tokens: int) -> WindowResults:
-    """Each window from an empty KV cache, as one chunk."""
+def run_windows(model: Model, stream: np.ndarray, starts: np.ndarray, n_tokens: int, n_context: int) -> WindowResults:
+    """Each window after its context from an empty KV cache."""
     losses, ids, zero = [], [], []
     for start in starts:
-        window = stream[start : start + n_tokens + 1].astype(np.int64)
-        result = forward(weights, window[:-1], KVCache(weights.config, n_tokens))
-        losses.append(token_losses(result.logits, window[1:]))
+        window = stream[start - n_context : start + n_tokens + 1].astype(np.int64)
+        cache = KVCache(model.config, n_context + n_tokens)
+        if n_context:
+            forward(model, window[:n_context], cache, last_logits_only=True)
+        result = forward(model, window[n_context:-1], cache)
+        losses.append(token_losses(result.logits, window[n_context + 1 :]))
         ids.append(result.expert_ids)
         zero.append(result.zero_gate_frac)
-    routing = DomainRouting.of(np.stack(ids), np.mean(zero, axis=0), weights.config.n_experts)
+    routing = DomainRouting.of(np.stack(ids), np.mean(zero, axis=0), model.config.n_experts)
     return WindowResults(np.stack(losses), routing)
 
 
@@ -99,22 +111,26 @@ def domain_loss(domain: str, model: np.ndarray, trigram: np.ndarray, n_bytes: in
     )
 
 
-def evaluate(gguf: Path, corpus: Path, n_windows: int, n_tokens: int) -> tuple[list[DomainLoss], RoutingReport]:
+def evaluate(
+    gguf: Path, corpus: Path, n_windows: int, n_tokens: int, n_context: int
+) -> tuple[list[DomainLoss], RoutingReport]:
     """Losses and routing of all domains. Raises InputError."""
-    weights, n_bytes = read_weights(gguf), read_tokenizer(gguf).n_bytes
+    model, n_bytes = model_of(read_weights(gguf), PlainKernels()), read_tokenizer(gguf).n_bytes
+    if n_context < 0:
+        raise InputError("--n-context", "must be at least 0", n_context)
     if n_windows < 2:
         raise InputError("--n-windows", "must be at least 2, the halves are compared", n_windows)
     losses, routings = [], {}
     for domain in DOMAINS:
         stream = load_tokens(corpus, domain, "validation")
-        starts = window_starts(len(stream), n_windows, n_tokens)
-        model = run_windows(weights, stream, starts, n_tokens)
+        starts = window_starts(len(stream), n_windows, n_tokens, n_context)
+        windows = run_windows(model, stream, starts, n_tokens, n_context)
         targets = (starts[:, None] + np.arange(1, n_tokens + 1)).ravel()  # places in the stream
         train, development = (load_tokens(corpus, domain, split) for split in ("train", "development"))
-        trigram = fit_trigram(train, development, weights.config.vocab_size).losses(stream, targets)
+        trigram = fit_trigram(train, development, model.config.vocab_size).losses(stream, targets)
         text_bytes = int(n_bytes[stream[targets]].sum())
-        losses.append(domain_loss(domain, model.losses, trigram.reshape(n_windows, -1), text_bytes))
-        routings[domain] = model.routing
+        losses.append(domain_loss(domain, windows.losses, trigram.reshape(n_windows, -1), text_bytes))
+        routings[domain] = windows.routing
     return losses, routing_report(routings)
 
 
@@ -136,10 +152,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--n-windows", type=int, default=16, help="windows of a domain")
     parser.add_argument("--n-tokens", type=int, default=256, help="tokens of a window")
+    parser.add_argument("--n-context", type=int, default=256, help="tokens that the model sees before a window")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the tables")
     args = parser.parse_args(argv)
     try:
-        losses, routing = evaluate(args.gguf, args.corpus, args.n_windows, args.n_tokens)
+        losses, routing = evaluate(args.gguf, args.corpus, args.n_windows, args.n_tokens, args.n_context)
     except InputError as error:
         parser.exit(2, f"{error}\n")
     if args.json:

@@ -21,16 +21,16 @@ from gguf.quants import dequantize, quantize
 
 from moeplan.errors import InputError
 from moeplan.files import atomic_path
+from reference_runtime.gguf_model import NOPE_PERIOD
 from reference_runtime.gguf_weights import (
     ARCHITECTURE,
-    NOPE_PERIOD,
     LayerWeights,
-    ModelConfig,
     Weights,
     layer_tensors,
     open_gguf,
     read_weights,
 )
+from reference_runtime.model_config import ModelConfig
 
 F32, Q8_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0
 FILE_TYPES = {
@@ -87,6 +87,7 @@ def checkpoint_weights(checkpoint: Path) -> Weights:
         name=MODEL_NAME,
         context_length=CONTEXT_LENGTH,
         window=PINNED_WINDOW,
+        nope_period=NOPE_PERIOD,
         scoring="sigmoid",
     )
     embedding = tensors["embedding.weight"]
@@ -121,8 +122,12 @@ def write_gguf(weights: Weights, vocabulary: Vocabulary, path: Path, matrix_type
     """
     Write the weights as GGUF: matrices in matrix_type, router and norms in F32.
 
-    Raises InputError where a row is not a whole number of blocks or the vocabulary does not fit the embedding.
+    Raises InputError where a row is not a whole number of blocks, the vocabulary does not fit the embedding, or the
+    model has a layer pattern that no key of this architecture says.
     """
+    if weights.config.nope_period != (NOPE_PERIOD if weights.config.window else None):
+        must = f"must have NoPE every {NOPE_PERIOD} layers with a window, and none without"
+        raise InputError(weights.config.name, must, f"a period of {weights.config.nope_period}")
     if len(vocabulary.tokens) != weights.config.vocab_size:
         must = f"must have the model's {weights.config.vocab_size} tokens"
         raise InputError("tokenizer", must, len(vocabulary.tokens), "take the tokenizer it was trained with")
@@ -233,16 +238,32 @@ def to_checkpoint(source: Path, target: Path) -> None:
         )
 
 
+TORCH_FIELDS = (
+    "n_layers",
+    "hidden_size",
+    "n_heads",
+    "n_kv_heads",
+    "head_dim",
+    "n_experts",
+    "top_k",
+    "expert_ffn_size",
+    "vocab_size",
+    "rope_theta",
+    "rms_norm_eps",
+)
+
+
 def torch_config(weights: Weights) -> dict[str, Any]:
     """
     The fields of training.network.NetworkConfig.
 
     Raises InputError for what the training network cannot be: untied, softmax, without the hybrid layout.
     """
-    config = vars(weights.config) | {}
-    if not weights.is_tied or config["scoring"] != "sigmoid" or config["window"] is None:
-        raise InputError(config["name"], f"must be tied, sigmoid and hybrid (NoPE every {NOPE_PERIOD})", "another kind")
-    return {k: v for k, v in config.items() if k not in ("name", "context_length", "window", "scoring")}
+    config = weights.config
+    is_hybrid = config.window is not None and config.nope_period == NOPE_PERIOD
+    if not weights.is_tied or config.scoring != "sigmoid" or not is_hybrid:
+        raise InputError(config.name, f"must be tied, sigmoid and hybrid (NoPE every {NOPE_PERIOD})", "another kind")
+    return {name: getattr(config, name) for name in TORCH_FIELDS}
 
 
 def torch_arrays(weights: Weights) -> dict[str, np.ndarray]:

@@ -15,10 +15,12 @@ import numpy as np
 import traces
 from moeplan.errors import InputError
 from reference_runtime.gguf_weights import fingerprint, read_weights
+from reference_runtime.kernels.plain import PlainKernels
 from reference_runtime.record import Request, record, trace_header
 from reference_runtime.sampling import greedy, seeded
 from reference_runtime.training.corpus import DOMAINS
 from reference_runtime.training.evaluate import load_tokens
+from reference_runtime.weight_loading import model_of
 from traces.routing_trace import RoutingTrace
 from traces.store import write_trace
 
@@ -63,7 +65,7 @@ def switching_request(streams: list[np.ndarray], n_tokens: int, switch_every: in
 
 def record_samples(gguf: Path, corpus: Path, is_forced: bool, seed: int) -> dict[str, RoutingTrace]:
     """File stem -> trace. Raises InputError."""
-    weights, digest = read_weights(gguf), fingerprint(gguf)
+    model, digest = model_of(read_weights(gguf), PlainKernels()), fingerprint(gguf)
     streams = {domain: load_tokens(corpus, domain, "validation") for domain in DOMAINS}
     choose = greedy if is_forced else seeded(seed)
     forced = "teacher-forced on the held-out text"
@@ -79,12 +81,12 @@ def record_samples(gguf: Path, corpus: Path, is_forced: bool, seed: int) -> dict
         decode = forced if is_forced else f"sampled, temperature 0.6, top-p 0.95, seed {seed}"
         conditions = {**common, "decode": decode}
         header = trace_header(
-            weights.config, digest, source=source, licence=licence, domains=[name], conditions=conditions
+            model.config, digest, source=source, licence=licence, domains=[name], conditions=conditions
         )
         requests = domain_requests(stream, N_REQUESTS, is_forced)
-        result[f"{weights.config.name}-{name}"] = record(weights, requests, header, choose)
+        result[f"{model.config.name}-{name}"] = record(model, requests, header, choose)
     header = trace_header(
-        weights.config,
+        model.config,
         digest,
         source="; ".join(source for source, _ in SOURCES.values()),
         licence="; ".join(licence for _, licence in SOURCES.values()),
@@ -92,7 +94,7 @@ def record_samples(gguf: Path, corpus: Path, is_forced: bool, seed: int) -> dict
         conditions={**common, "decode": forced, "switch": f"the domain changes every {SWITCH_EVERY} tokens"},
     )
     request = switching_request(list(streams.values()), N_SWITCHING, SWITCH_EVERY)
-    result[f"{weights.config.name}-switching"] = record(weights, [request], header)
+    result[f"{model.config.name}-switching"] = record(model, [request], header)
     return result
 
 

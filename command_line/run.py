@@ -1,0 +1,172 @@
+"""`moeplan run`: really execute a model, really stream its experts, and say what happened."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_line.progress import progress_bar, step_bar
+from moeplan.errors import InputError
+from moeplan.quantity import parse_quantity
+
+if TYPE_CHECKING:
+    from moeplan.quantity import Dimension
+    from reference_runtime.run import RunOutput, Task
+    from reference_runtime.runtime import Runtime, RuntimeOptions
+    from reference_runtime.tokenizer import Tokenizer
+
+def _option(help_text: str, metavar: str | None = None, **checks: int) -> Any:
+    return typer.Option(help=help_text, metavar=metavar, **checks)
+
+
+ModelPath = Annotated[str, _option("GGUF file, safetensors folder, or the shipped tiny-smallthinker.", "M")]
+PromptText = Annotated[str | None, _option("The prompt.", "TEXT")]
+PromptFile = Annotated[Path | None, _option("A UTF-8 text file: the prompt.", "FILE")]
+TokenIds = Annotated[Path | None, _option("Token ids instead of text: JSON list or .npy.", "FILE")]
+MaxTokens = Annotated[int, _option("Decode tokens.", min=0)]
+Forced = Annotated[bool, _option("Decode takes the last --max-tokens of the prompt, whatever the model says.")]
+WarmUp = Annotated[int, _option("Decode tokens that run first and do not count.", min=0)]
+RamCap = Annotated[str | None, _option("RAM for all that the model needs; none: everything is resident.", "SIZE")]
+Limit = Annotated[str | None, _option('Stand in for a slower drive, e.g. "200 MB/s".', "RATE")]
+Latency = Annotated[str | None, _option('Latency of every read of that drive, e.g. "80 us".', "TIME")]
+Cache = Annotated[str, _option("Cache policy: lru, lru-per-layer.")]
+Prefetch = Annotated[str | None, _option("none or pre-attention; default: what the router allows.")]
+Layout = Annotated[
+    str | None, _option("bundle (1 read an expert) or split (3 of the model file); default: bundle once prepared.")
+]
+Store = Annotated[Path | None, _option("The prepared bundle; default: in a folder beside the model.", "FILE")]
+Prepare = Annotated[bool, _option("Write the bundle of experts first if need be; without a prompt: only that.")]
+Threads = Annotated[int | None, _option("Compute threads; default: all cores.", min=1)]
+KernelName = Annotated[str, _option("fast (compiled) or plain (the numpy reference).")]
+Chunk = Annotated[int, _option("Prompt tokens that run together.", min=1)]
+Temperature = Annotated[float, _option("0 is greedy.")]
+TopP = Annotated[float, _option("Nucleus of a draw.")]
+Seed = Annotated[int, _option("Seed of the draws.", min=0)]
+Replay = Annotated[str | None, _option("Take experts from this trace, not the router (labelled); random weights.", "T")]
+Record = Annotated[Path | None, _option("Write trace.parquet, ops.parquet and run.json there.", "DIR")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+
+
+def run(
+    model: ModelPath = "tiny-smallthinker", prompt: PromptText = None, prompt_file: PromptFile = None,
+    token_ids: TokenIds = None, max_tokens: MaxTokens = 64, forced: Forced = False, warm_up: WarmUp = 0,
+    ram_cap: RamCap = None, storage_limit: Limit = None, storage_latency: Latency = None, cache: Cache = "lru",
+    prefetch: Prefetch = None, layout: Layout = None, store: Store = None, prepare: Prepare = False,
+    threads: Threads = None, kernels: KernelName = "fast", prefill_chunk: Chunk = 512,
+    temperature: Temperature = 0.0, top_p: TopP = 0.95, seed: Seed = 0, replay_routing: Replay = None,
+    record: Record = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Execute a model, stream its experts from disk under a RAM cap, and say how fast and why."""
+    from command_line.run_answer import render_run
+    from reference_runtime.run import run as run_task
+    from reference_runtime.runtime import RuntimeOptions, find_model, open_runtime, prepare_store
+
+    options = RuntimeOptions(
+        model=find_model(model),
+        ram_cap_bytes=_bytes(ram_cap, "--ram-cap"),
+        storage_bytes_per_s=_quantity(storage_limit, "byte/second", "--storage-limit"),
+        storage_latency_s=_quantity(storage_latency, "second", "--storage-latency") or 0.0,
+        cache_policy=cache, prefetch=prefetch, layout=layout, store=store, n_threads=threads, kernels=kernels,
+        chunk_tokens=prefill_chunk,
+    )  # fmt: skip
+    if record is not None and record.exists() and not record.is_dir():
+        raise InputError("--record", "must be a folder or a new name", str(record))
+    if prepare:
+        with step_bar("preparing experts") as on_expert:
+            target = prepare_store(options, on_expert)
+        if prompt is None and prompt_file is None and token_ids is None:
+            print(f"prepared {target}")
+            return
+    task = _task(options, prompt, prompt_file, token_ids, max_tokens, forced, warm_up, temperature, top_p, seed)
+    with step_bar("loading") as on_load, open_runtime(options, len(task.prompt) + task.n_decode, on_load) as runtime:
+        task = _with_replay(task, runtime, replay_routing)
+        with progress_bar("decoding", max(1, task.n_decode)) as on_token:
+            output = run_task(runtime, task, on_token=on_token)
+        if record is not None:
+            _write_record(output, record)
+    if as_json:
+        print(json.dumps(output.result.as_json(), indent=1))
+    else:
+        render_run(output.result, record)
+
+
+def _task(
+    options: "RuntimeOptions", prompt: str | None, prompt_file: Path | None, token_ids: Path | None, max_tokens: int,
+    forced: bool, warm_up: int, temperature: float, top_p: float, seed: int,
+) -> "Task":  # fmt: skip
+    from reference_runtime.run import Task
+    from reference_runtime.runtime import read_model_tokenizer
+    from reference_runtime.sampling import seeded
+
+    given = {"--prompt": prompt, "--prompt-file": prompt_file, "--token-ids": token_ids}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        raise InputError("--prompt", "must be given once: --prompt, --prompt-file or --token-ids", named or "nothing")
+    end_id = -1
+    if token_ids is not None:
+        ids = _read_ids(token_ids)
+    else:
+        tokenizer = read_model_tokenizer(options.model)
+        ids, end_id = _encode(tokenizer, prompt, prompt_file), tokenizer.eos_id
+    choose = seeded(seed, temperature, top_p)
+    if forced:
+        if len(ids) <= max_tokens:
+            must = f"must leave a prompt before the {max_tokens} tokens of decode"
+            raise InputError("--forced", must, f"{len(ids)} tokens", "give more text or a smaller --max-tokens")
+        at = len(ids) - max_tokens
+        return Task(ids[:at], max_tokens, choose, forced=ids[at:], n_warm_up=warm_up)
+    how = "greedy" if temperature == 0 else f"temperature {temperature}, top-p {top_p}, seed {seed}"
+    return Task(ids, max_tokens, choose, end_id=end_id, n_warm_up=warm_up, conditions={"sampling": how})
+
+
+def _encode(tokenizer: "Tokenizer", prompt: str | None, prompt_file: Path | None) -> list[int]:
+    from moeplan.files import read_text
+
+    text = prompt if prompt_file is None else read_text(prompt_file)
+    if not text:
+        raise InputError("--prompt", "must be a text", "an empty one")
+    return tokenizer.encode(text)
+
+
+def _read_ids(path: Path) -> list[int]:
+    import numpy as np
+
+    try:
+        ids = np.load(path).tolist() if path.suffix == ".npy" else json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(str(path), "must be a JSON list or a .npy file of token ids", error) from error
+    if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
+        raise InputError(str(path), "must be one list of whole numbers, not empty", type(ids).__name__)
+    return ids
+
+
+def _with_replay(task: "Task", runtime: "Runtime", name: str | None) -> "Task":
+    if name is None:
+        return task
+    from dataclasses import replace
+
+    from reference_runtime.routing_replay import ReplayRouter
+    from traces.catalog import load_trace
+
+    router = ReplayRouter(load_trace(name), runtime.model.config, name)
+    return replace(task, router=router, label=router.label)
+
+
+def _write_record(output: "RunOutput", folder: Path) -> None:
+    """trace.parquet, ops.parquet and run.json, each whole or absent."""
+    from moeplan.files import atomic_path, write_text
+    from traces.store import write_trace
+
+    write_trace(output.trace, folder / "trace.parquet")
+    with atomic_path(folder / "ops.parquet") as temporary:
+        output.records.to_parquet(temporary)
+    write_text(folder / "run.json", json.dumps(output.result.as_json(), indent=1))
+
+
+def _bytes(text: str | None, where: str) -> int | None:
+    return None if text is None else round(parse_quantity(text, "byte", where))
+
+
+def _quantity(text: str | None, dimension: "Dimension", where: str) -> float | None:
+    return None if text is None else parse_quantity(text, dimension, where, allow_zero=dimension == "second")

@@ -1,0 +1,156 @@
+"""
+One run: a prompt, decode token by token, and the figures.
+
+Decode tokens after the warm-up count; a token's time is from the moment its id is known to the moment its logits are.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from moeplan.errors import InputError
+from reference_runtime.conditions import machine_conditions
+from reference_runtime.forward import OWN_ROUTER, Router
+from reference_runtime.process_memory import peak_rss_bytes
+from reference_runtime.record import ENGINE
+from reference_runtime.run_result import RunResult, hidden_share, layer_timings, seconds_per_token
+from reference_runtime.runtime import Runtime
+from reference_runtime.sampling import Chooser, greedy
+from reference_runtime.session import Session, SessionRecord
+from traces.routing_trace import DECODE, PREFILL, RoutingTrace, TraceHeader
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """
+    What to run: the prompt, and how decode goes on.
+
+    forced: decode takes these ids, whatever the model says (teacher forcing), else `choose` picks n_decode of them,
+    fewer where end_id comes.  n_warm_up: decode tokens that run and do not count.
+    """
+
+    prompt: Sequence[int]
+    n_decode: int
+    choose: Chooser = greedy
+    forced: Sequence[int] | None = None
+    end_id: int = -1
+    n_warm_up: int = 0
+    router: Router = OWN_ROUTER
+    label: str = ""
+    conditions: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.prompt) == 0:
+            raise InputError("--prompt", "must have at least one token", "none")
+        if self.n_decode < 0:
+            raise InputError("--max-tokens", "must be at least 0", self.n_decode)
+        if self.forced is not None and len(self.forced) < self.n_decode:
+            raise InputError("--max-tokens", f"must be at most the {len(self.forced)} tokens given", self.n_decode)
+        if not 0 <= self.n_warm_up <= self.n_decode:
+            raise InputError("--warm-up", f"must be 0 to the {self.n_decode} tokens of decode", self.n_warm_up)
+
+
+@dataclass(frozen=True, eq=False)
+class RunOutput:
+    """The figures, every operation, and the routing."""
+
+    result: RunResult
+    records: pd.DataFrame
+    trace: RoutingTrace
+
+
+def run(
+    runtime: Runtime,
+    task: Task,
+    *,
+    on_prompt: Callable[[int], object] | None = None,
+    on_token: Callable[[int], object] | None = None,
+) -> RunOutput:
+    """Run a task on an open runtime, from an empty KV cache. Raises InputError."""
+    session = Session(
+        runtime.model,
+        len(task.prompt) + task.n_decode,
+        chunk_tokens=runtime.options.chunk_tokens,
+        router=task.router,
+        watch=runtime.clock,
+    )
+    logits = session.feed(task.prompt, on_prompt)
+    for index in range(task.n_decode):
+        token = task.choose(logits) if task.forced is None else int(task.forced[index])
+        if on_token is not None:
+            on_token(token)
+        if task.forced is None and token == task.end_id:
+            break
+        logits = session.feed([token])
+    peak = peak_rss_bytes()
+    record = session.record()
+    records = runtime.clock.records()
+    return RunOutput(_result(runtime, task, record, records, peak), records, _trace(runtime, task, record))
+
+
+def _result(runtime: Runtime, task: Task, record: SessionRecord, records: pd.DataFrame, peak: int) -> RunResult:
+    n_prompt, n_tokens = len(task.prompt), len(record.token_ids)
+    first = n_prompt + task.n_warm_up
+    spans = runtime.clock.chunk_spans()
+    n_chunks = len(spans) - (n_tokens - n_prompt)
+    counted = spans[n_chunks + task.n_warm_up :]
+    decode = records[records["token"] >= first]
+    hits, misses, n_bytes = (int(decode[column].sum()) for column in ("n_hits", "n_misses", "n_bytes"))
+    seconds = sum(end - start for _, start, end in counted)
+    zero = record.zero_gate_frac[len(record.chunk_tokens) - len(counted) :]
+    tokenizer = runtime.tokenizer
+    return RunResult(
+        token_ids=record.token_ids[n_prompt:].tolist(),
+        text="" if tokenizer is None else tokenizer.decode(record.token_ids[n_prompt:].tolist()),
+        n_prompt_tokens=n_prompt,
+        n_decode_tokens=n_tokens - n_prompt,
+        n_counted_tokens=len(counted),
+        tokens_per_s=len(counted) / seconds if counted else None,
+        prompt_s=spans[n_chunks - 1][2] - spans[0][1],
+        hits=hits,
+        misses=misses,
+        hit_rate=hits / (hits + misses) if hits + misses else None,
+        bytes_read=n_bytes,
+        hidden_frac=hidden_share(decode),
+        seconds_per_token=seconds_per_token(decode, len(counted)),
+        layers=layer_timings(decode, zero.mean(axis=0)) if len(counted) else (),
+        baseline_rss_bytes=runtime.baseline_rss_bytes,
+        peak_rss_bytes=peak,
+        ram_cap_bytes=runtime.options.ram_cap_bytes,
+        memory=runtime.memory(),
+        conditions=_conditions(runtime, task),
+        warnings=runtime.warnings,
+    )
+
+
+def _conditions(runtime: Runtime, task: Task) -> dict[str, str]:
+    decode = "teacher-forced" if task.forced is not None else "the model's own tokens"
+    found = {**machine_conditions(), **runtime.conditions(), "decode": decode, **task.conditions}
+    return {**found, "routing": task.label or "the model's own"}
+
+
+def _trace(runtime: Runtime, task: Task, record: SessionRecord) -> RoutingTrace:
+    n_prompt, n_tokens = len(task.prompt), len(record.token_ids)
+    header = TraceHeader(
+        model=runtime.model.config.name,
+        model_fingerprint=runtime.fingerprint(),
+        n_experts=runtime.model.config.n_experts,
+        layer_ids=tuple(range(runtime.model.config.n_layers)),
+        engine=ENGINE,
+        source=task.conditions.get("prompt", "token ids of the person who ran it"),
+        licence="unknown",
+        conditions=_conditions(runtime, task),
+    )
+    return RoutingTrace(
+        header=header,
+        expert_ids=record.expert_ids,
+        phase=np.repeat([PREFILL, DECODE], [n_prompt, n_tokens - n_prompt]).astype(np.uint8),
+        request_id=np.zeros(n_tokens, np.int32),
+        position=np.arange(n_tokens, dtype=np.int32),
+        domain=np.zeros(n_tokens, np.int16),
+        token_id=record.token_ids,
+        weights=record.expert_weights.astype(np.float16),
+        predicted=record.predicted,
+    )

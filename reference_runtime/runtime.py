@@ -1,0 +1,265 @@
+"""
+A model opened under a RAM cap: dense weights in memory, experts streaming through what is left.
+
+The cap counts all that the model needs resident: dense weights, KV cache, activations, read buffers, expert cache;
+the interpreter and its libraries are the baseline, measured before any weight is loaded.  Who gets which bytes is
+decided by the simulator's own memory plan, so both count the same number of slots.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeplan.errors import InputError, nearest
+from reference_runtime.conditions import file_system, read_ahead_bytes
+from reference_runtime.expert_cache import StreamedExperts
+from reference_runtime.expert_store import ExpertStore, SplitSource, default_store_path, open_store
+from reference_runtime.gguf_weights import fingerprint
+from reference_runtime.kernels.fast import FastKernels
+from reference_runtime.kernels.plain import PlainKernels
+from reference_runtime.model import Kernels, Model
+from reference_runtime.model_file import ModelFile
+from reference_runtime.op_clock import OpClock
+from reference_runtime.prepare_store import prepare
+from reference_runtime.process_memory import reset_peak, rss_bytes
+from reference_runtime.session import PREFILL_CHUNK_TOKENS
+from reference_runtime.storage_limiter import StorageLimiter
+from reference_runtime.tokenizer import Tokenizer, read_tokenizer
+from reference_runtime.weight_loading import load_dense, open_model
+from simulator.memory import MemoryPlan, plan_memory
+from simulator.model.imports.dispatch import import_model
+from simulator.policies import make_policy
+
+UNLIMITED_BYTES = 2**60
+SHIPPED = {"tiny-smallthinker": Path(__file__).parent / "weights" / "tiny-smallthinker-q8_0.gguf"}
+KERNELS = ("fast", "plain")
+LAYOUTS = ("bundle", "split")
+PREFETCH = ("none", "pre-attention")
+
+Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """
+    How to open a model.
+
+    ram_cap_bytes: None keeps everything resident; prefetch: None takes what the model's router allows; layout: None
+    takes the bundle where it is prepared and the model file itself otherwise; store: the bundle, None beside the
+    model; n_threads: None takes all cores that the process may use.
+    """
+
+    model: Path
+    ram_cap_bytes: int | None = None
+    storage_bytes_per_s: float | None = None
+    storage_latency_s: float = 0.0
+    cache_policy: str = "lru"
+    prefetch: str | None = None
+    layout: str | None = None
+    store: Path | None = None
+    n_threads: int | None = None
+    kernels: str = "fast"
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS
+
+    @property
+    def store_path(self) -> Path:
+        """Where the bundle is or would be."""
+        return self.store or default_store_path(self.model)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a slower drive is stood in for."""
+        return self.storage_bytes_per_s is not None or self.storage_latency_s > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Runtime:
+    """An open model; close it by leaving `open_runtime`."""
+
+    options: RuntimeOptions
+    model: Model
+    model_file: ModelFile
+    experts: StreamedExperts
+    plan: MemoryPlan
+    clock: OpClock
+    tokenizer: Tokenizer | None
+    baseline_rss_bytes: int
+    prefetch: str
+    layout: str
+    n_threads: int
+    warnings: tuple[str, ...]
+
+    def fingerprint(self) -> str:
+        """sha256 of the model file, of the first one where there are several."""
+        return fingerprint(self.model_file.files[0])
+
+    def memory(self) -> dict[str, int]:
+        """The plan in bytes, and the slots that came out of it."""
+        memory = self.plan.memory
+        parts = {
+            name: getattr(memory, f"{name}_bytes")
+            for name in ("storage", "resident", "dense", "kv", "cache", "buffer", "activation")
+        }
+        return {**{f"{name}_bytes": n_bytes for name, n_bytes in parts.items()}, "slots": self.plan.n_slots}
+
+    def conditions(self) -> dict[str, str]:
+        """How the model was run."""
+        options, path = self.options, self.model_file.path
+        limit = "none"
+        if options.is_limited:
+            rate = options.storage_bytes_per_s
+            limit = f"{'no limit' if rate is None else f'{rate:.0f} bytes/s'}, latency {options.storage_latency_s} s"
+        read_ahead = read_ahead_bytes(self.experts.store.files[0].path)
+        return {
+            "model": str(path.name),
+            "kernels": f"{options.kernels} kernels",
+            "threads": str(self.n_threads),
+            "ram_cap_bytes": "none" if options.ram_cap_bytes is None else str(options.ram_cap_bytes),
+            "verdict": self.plan.verdict,
+            "cache": options.cache_policy,
+            "slots": str(self.plan.n_slots),
+            "prefetch": self.prefetch,
+            "layout": self.layout,
+            "reads": self.experts.read_mode,
+            "readers": str(self.experts.n_readers),
+            "storage_limit": limit,
+            "file_system": file_system(path),
+            "read_ahead_bytes": "unknown" if read_ahead is None else str(read_ahead),
+            "prefill_chunk": str(options.chunk_tokens),
+            "start": "all experts resident before the first token"
+            if self.plan.verdict == "resident"
+            else "empty expert cache",
+            "kv_type": "F32",
+        }
+
+
+def find_model(name: str) -> Path:
+    """A shipped model's file, or the path itself. Raises InputError."""
+    if name in SHIPPED:
+        return SHIPPED[name]
+    path = Path(name)
+    if not path.exists():
+        must = "must be a GGUF file, a safetensors folder or a shipped model"
+        raise InputError("--model", must, repr(name), nearest(name, SHIPPED))
+    return path
+
+
+def read_model_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer that the model carries. Raises InputError where it has none."""
+    return read_tokenizer(path)
+
+
+def prepare_store(options: RuntimeOptions, progress: Progress) -> Path:
+    """The model's bundle, written where it is missing or not the model's. Raises InputError."""
+    model_file = open_model(options.model)
+    try:
+        open_store(options.store_path, model_file).close()
+    except InputError:
+        return prepare(model_file, options.store_path, progress)
+    return options.store_path
+
+
+@contextmanager
+def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | None = None) -> Iterator[Runtime]:
+    """
+    Open a model for sequences of at most `capacity` tokens.
+
+    The baseline of memory is taken when imports, kernels, header and tokenizer are there, and the peak starts anew.
+    Raises InputError; with a cap below what must be resident it carries the arithmetic.
+    """
+    _check(options)
+    model_file = open_model(options.model)
+    prefetch = _prefetch(options, model_file)
+    n_threads = options.n_threads or len(os.sched_getaffinity(0))
+    kernels = _kernels(options.kernels, n_threads)
+    tokenizer = _tokenizer_or_none(options.model)
+    store, layout, warnings = _store(options, model_file)
+    baseline = rss_bytes()
+    if not reset_peak():
+        warnings = (*warnings, "this system cannot reset the peak of memory: it is of the whole process")
+    try:
+        plan = _plan(options, store, capacity)
+        dense = load_dense(model_file, pack=options.kernels == "fast")
+        clock = OpClock()
+        experts = StreamedExperts(
+            store,
+            make_policy(options.cache_policy, plan.n_slots, model_file.config.n_layers),
+            n_slots=plan.n_slots,
+            top_k=model_file.config.top_k,
+            prefetch=prefetch == "pre-attention" or not model_file.config.pre_attention_router,
+            limiter=StorageLimiter(options.storage_bytes_per_s, options.storage_latency_s)
+            if options.is_limited
+            else None,
+            on_row=clock.row_read,
+        )
+    except BaseException:
+        store.close()
+        raise
+    with experts:
+        if plan.verdict == "resident":
+            experts.preload(progress or (lambda done, total: None))
+        model = Model(model_file.config, dense, experts, kernels)
+        yield Runtime(
+            options, model, model_file, experts, plan, clock, tokenizer, baseline, prefetch, layout, n_threads,
+            (*model_file.warnings, *warnings),
+        )  # fmt: skip
+
+
+def _check(options: RuntimeOptions) -> None:
+    for name, value, known in (
+        ("--kernels", options.kernels, KERNELS),
+        ("--layout", options.layout, LAYOUTS),
+        ("--prefetch", options.prefetch, PREFETCH),
+    ):
+        if value is not None and value not in known:
+            raise InputError(name, f"must be one of {', '.join(known)}", repr(value), nearest(value, known))
+    make_policy(options.cache_policy, 1, 1)
+
+
+def _prefetch(options: RuntimeOptions, model_file: ModelFile) -> str:
+    is_early = model_file.config.pre_attention_router
+    if options.prefetch == "pre-attention" and not is_early:
+        must = f"must be none: {model_file.config.architecture} routes after attention"
+        raise InputError("--prefetch", must, options.prefetch)
+    return options.prefetch or ("pre-attention" if is_early else "none")
+
+
+def _kernels(name: str, n_threads: int) -> Kernels:
+    if name == "plain":
+        return PlainKernels()
+    kernels = FastKernels(n_threads)
+    kernels.warm_up()
+    return kernels
+
+
+def _tokenizer_or_none(path: Path) -> Tokenizer | None:
+    try:
+        return read_tokenizer(path)
+    except InputError:  # a model of random weights has none; text was refused before
+        return None
+
+
+def _store(options: RuntimeOptions, model_file: ModelFile) -> tuple[ExpertStore, str, tuple[str, ...]]:
+    if options.layout == "split":
+        return SplitSource(model_file), "split", ()
+    if options.layout == "bundle" or options.store is not None or options.store_path.exists():
+        return open_store(options.store_path, model_file), "bundle", ()
+    advice = "experts are read from the model file in three parts each; --prepare writes them together once"
+    return SplitSource(model_file), "split", (advice,)
+
+
+def _plan(options: RuntimeOptions, store: ExpertStore, capacity: int) -> MemoryPlan:
+    spec = import_model(options.model).spec.model_copy(update={"kv_type": "f32"})
+    plan = plan_memory(
+        spec,
+        store.layout,
+        ram_cap_bytes=options.ram_cap_bytes or UNLIMITED_BYTES,
+        free_storage_bytes=UNLIMITED_BYTES,
+        context=capacity,
+        chunk_tokens=min(options.chunk_tokens, capacity),
+    )
+    if plan.verdict == "cannot_run":
+        raise InputError("--ram-cap", "must hold what has to be resident", plan.arithmetic, "raise the cap")
+    return plan
