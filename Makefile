@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check lint types format wheel clean evaluate samples
+.PHONY: run test check lint types format wheel clean evaluate samples parity
 
 MODEL := reference_runtime/weights/tiny-smallthinker-q8_0.gguf
 CORPUS ?= output/corpus
@@ -44,6 +44,18 @@ evaluate: $(CORPUS)/sizes.json
 
 samples: $(CORPUS)/sizes.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.training.record_samples $(MODEL) $(CORPUS) --output traces/samples
+
+# Slow, not part of CI: compiles llama.cpp and fetches PyTorch, several GB.
+PARITY := output/parity-venv
+
+parity: $(PARITY)/.ready
+	OMP_NUM_THREADS=1 PYTHONPATH=.:tests $(PARITY)/bin/python -m parity
+
+$(PARITY)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(PARITY)
+	CMAKE_ARGS=-DLLAVA_BUILD=OFF $(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-binary llama-cpp-python -e '.[parity]'
+	touch $@
 
 $(CORPUS)/sizes.json: | $(READY)
 	$(BIN)/python -m reference_runtime.training.corpus $(CORPUS) --model $(MODEL)

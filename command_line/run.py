@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reference_runtime.runtime import Runtime, RuntimeOptions
     from reference_runtime.tokenizer import Tokenizer
 
-def _option(help_text: str, metavar: str | None = None, **checks: int) -> Any:
+def _option(help_text: str, metavar: str | None = None, **checks: Any) -> Any:
     return typer.Option(help=help_text, metavar=metavar, **checks)
 
 

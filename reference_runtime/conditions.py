@@ -65,6 +65,6 @@ def _ram_bytes() -> int:
 
 
 def _blas() -> str:
-    found = np.show_config(mode="dicts")  # type: ignore[call-overload]
+    found = np.show_config(mode="dicts")
     blas = (found or {}).get("Build Dependencies", {}).get("blas", {})
     return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()

@@ -153,7 +153,8 @@ class BundleSource:
     ) -> None:
         self.places, self.checksums, self.n_experts = places, checksums, len(checksums[0])
         self.layout = layout_of_bytes(max(map(expert_n_bytes, places)), "bundle")
-        self.buffer_bytes, self.files = 0, (file,)
+        self.buffer_bytes = 0
+        self.files: tuple[DirectFile, ...] = (file,)
         self._sizes = [padded(expert_n_bytes(layer)) for layer in places]
         self._starts = [first_expert + self.n_experts * sum(self._sizes[:layer]) for layer in range(len(places))]
 

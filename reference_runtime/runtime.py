@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from threadpoolctl import threadpool_limits
+
 from moeplan.errors import InputError, nearest
 from reference_runtime.conditions import file_system, read_ahead_bytes
 from reference_runtime.expert_cache import StreamedExperts
@@ -197,7 +199,7 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
     except BaseException:
         store.close()
         raise
-    with experts:
+    with experts, threadpool_limits(n_threads, user_api="blas"):
         if plan.verdict == "resident":
             experts.preload(progress or (lambda done, total: None))
         model = Model(model_file.config, dense, experts, kernels)

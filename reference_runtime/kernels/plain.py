@@ -36,7 +36,7 @@ class PlainKernels:
             up = z[tokens] @ expert.up.float32().T  # (m, ffn)
             down = (gate * up) @ expert.down.float32().T  # (m, hidden)
             mixed[tokens] += expert_weights[tokens, slots, None] * down
-            n_zero += gate.size - np.count_nonzero(gate)
+            n_zero += gate.size - int(np.count_nonzero(gate))
         return n_zero
 
 
