@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check lint types format wheel clean evaluate samples parity
+.PHONY: run test check lint types format wheel clean evaluate quality mismatch samples parity
 
 MODEL := reference_runtime/weights/tiny-smallthinker-q8_0.gguf
 CORPUS ?= output/corpus
+N_TOKENS ?= 4096
 
 run: $(READY)
 	$(BIN)/moeplan plan --model smallthinker-4b-a0.6b --hardware raspberry-pi-5-nvme --trace tiny-smallthinker-switching \
@@ -41,6 +42,14 @@ $(READY): requirements.lock pyproject.toml
 # Slow, not part of CI; needs a Debian system's apt-get for the texts.
 evaluate: $(CORPUS)/sizes.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.training.evaluate $(MODEL) $(CORPUS)
+
+# The first N_TOKENS of each domain's held-out text; the LM-head predictor is fitted on the development text.
+quality: $(CORPUS)/sizes.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.quality $(MODEL) $(CORPUS)/*.validation.npy \
+	  --predictor-text $(CORPUS)/*.development.npy --n-tokens $(N_TOKENS)
+
+mismatch: $(CORPUS)/sizes.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.router_mismatch $(MODEL) $(CORPUS)/*.validation.npy
 
 samples: $(CORPUS)/sizes.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.training.record_samples $(MODEL) $(CORPUS) --output traces/samples

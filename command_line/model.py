@@ -1,4 +1,4 @@
-"""`moeplan model`: list the shipped models, show one, import one from a file."""
+"""`moeplan model`: list the shipped models, show one, import one from a file, write one of random weights."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from simulator.model.spec import ModelSpec
 
-app = typer.Typer(no_args_is_help=True, help="Models: list, show, import from a GGUF, safetensors or config.json.")
+app = typer.Typer(no_args_is_help=True, help="Models: list, show, import, synthesize.")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Name = Annotated[str, typer.Argument(help="A shipped name or the path of a model spec (YAML).")]
@@ -177,3 +177,32 @@ def import_model_file(
         f"{format_params(model_size.n_params(spec))} parameters, storage {format_bytes(model_size.file_bytes(spec))}"
     )
     print(f"{output}: {spec.name}, {sizes}, {len(imported.report)} notes")
+
+
+@app.command("synthesize")
+def synthesize_model(
+    output: Annotated[Path, typer.Option("--output", help="The GGUF to write.")],
+    model: Annotated[str, typer.Option("--model", help="A shipped name or a model spec.")] = "smallthinker-4b-a0.6b",
+    quantisation: Annotated[str, typer.Option("--quantisation", help="F32, Q8_0 or Q4_0.")] = "Q4_0",
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    gate_sparsity: Annotated[float, typer.Option("--gate-sparsity", help="Share of gates at zero, 0.5 to 1.")] = 0.5,
+) -> None:
+    """Write random weights in a SmallThinker model's true shape, to time compute and reads at real size."""
+    from command_line.progress import step_bar
+    from moeplan.errors import InputError, nearest
+    from moeplan.files import output_target
+    from moeplan.quantity import format_bytes
+    from reference_runtime.synthetic_model import KINDS, write_synthetic
+    from simulator.model.catalog import load_model_spec
+
+    if quantisation not in KINDS:
+        must = f"must be one of {', '.join(KINDS)}"
+        raise InputError("--quantisation", must, repr(quantisation), nearest(quantisation, KINDS))
+    output_target(output, ".gguf")
+    spec = load_model_spec(model)
+    with step_bar("writing MiB") as on_step:
+        write_synthetic(
+            spec, output, KINDS[quantisation], seed=seed, gate_sparsity=gate_sparsity,
+            progress=lambda done, total: on_step(done >> 20, total >> 20),
+        )  # fmt: skip
+    print(f"{output}: {format_bytes(output.stat().st_size)}, RANDOM weights in the shape of {spec.name}, seed {seed}")

@@ -1,6 +1,7 @@
 """`moeplan run`: really execute a model, really stream its experts, and say what happened."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +13,11 @@ from moeplan.quantity import parse_quantity
 
 if TYPE_CHECKING:
     from moeplan.quantity import Dimension
+    from reference_runtime.evaluation import Evaluation, HeldOutText
     from reference_runtime.run import RunOutput, Task
     from reference_runtime.runtime import Runtime, RuntimeOptions
     from reference_runtime.tokenizer import Tokenizer
+
 
 def _option(help_text: str, metavar: str | None = None, **checks: Any) -> Any:
     return typer.Option(help=help_text, metavar=metavar, **checks)
@@ -44,6 +47,10 @@ Temperature = Annotated[float, _option("0 is greedy.")]
 TopP = Annotated[float, _option("Nucleus of a draw.")]
 Seed = Annotated[int, _option("Seed of the draws.", min=0)]
 Replay = Annotated[str | None, _option("Take experts from this trace, not the router (labelled); random weights.", "T")]
+Evaluate = Annotated[Path | None, _option("Score held-out text too: UTF-8, or .npy or .json of ids.", "FILE")]
+EvaluateTokens = Annotated[int | None, _option("Score that text's first N tokens; default: all.", "N", min=2)]
+TopK = Annotated[int | None, _option("Fewer experts per token than the model's own.", "K", min=1)]
+Predictor = Annotated[Path | None, _option("Score the text with this LM-head predictor (.npz) as well.", "FILE")]
 Record = Annotated[Path | None, _option("Write trace.parquet, ops.parquet and run.json there.", "DIR")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
@@ -55,10 +62,14 @@ def run(
     prefetch: Prefetch = None, layout: Layout = None, store: Store = None, prepare: Prepare = False,
     threads: Threads = None, kernels: KernelName = "fast", prefill_chunk: Chunk = 512,
     temperature: Temperature = 0.0, top_p: TopP = 0.95, seed: Seed = 0, replay_routing: Replay = None,
-    record: Record = None, as_json: Json = False,
+    evaluate: Evaluate = None, evaluate_tokens: EvaluateTokens = None, top_k: TopK = None,
+    lm_head_predictor: Predictor = None, record: Record = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Execute a model, stream its experts from disk under a RAM cap, and say how fast and why."""
-    from command_line.run_answer import render_run
+    """
+    Execute a model, stream its experts from disk under a RAM cap, and say how fast and why.
+
+    With --evaluate the text's quality stands beside the speed; without a prompt the text itself is decoded.
+    """
     from reference_runtime.run import run as run_task
     from reference_runtime.runtime import RuntimeOptions, find_model, open_runtime, prepare_store
 
@@ -72,23 +83,61 @@ def run(
     )  # fmt: skip
     if record is not None and record.exists() and not record.is_dir():
         raise InputError("--record", "must be a folder or a new name", str(record))
+    held_out = _held_out(options.model, evaluate, evaluate_tokens, lm_head_predictor, replay_routing)
+    has_prompt = not (prompt is None and prompt_file is None and token_ids is None)
     if prepare:
         with step_bar("preparing experts") as on_expert:
             target = prepare_store(options, on_expert)
-        if prompt is None and prompt_file is None and token_ids is None:
+        if not has_prompt and held_out is None:
             print(f"prepared {target}")
             return
-    task = _task(options, prompt, prompt_file, token_ids, max_tokens, forced, warm_up, temperature, top_p, seed)
-    with step_bar("loading") as on_load, open_runtime(options, len(task.prompt) + task.n_decode, on_load) as runtime:
+    if held_out is not None and not has_prompt:
+        task = held_out.task(max_tokens, warm_up)
+    else:
+        task = _task(options, prompt, prompt_file, token_ids, max_tokens, forced, warm_up, temperature, top_p, seed)
+    capacity = max(len(task.prompt) + task.n_decode, held_out.window_tokens if held_out else 0)
+    with ExitStack() as stack:
+        with step_bar("loading") as on_load:
+            runtime = stack.enter_context(open_runtime(options, capacity, on_load))
+        runtime = runtime if top_k is None else runtime.with_top_k(top_k)
         task = _with_replay(task, runtime, replay_routing)
         with progress_bar("decoding", max(1, task.n_decode)) as on_token:
             output = run_task(runtime, task, on_token=on_token)
-        if record is not None:
-            _write_record(output, record)
+        quality = None
+        if held_out is not None:
+            with step_bar("scoring") as on_scored:
+                quality = held_out.evaluate(runtime, on_scored)
+    _answer(output, quality, record, as_json)
+
+
+def _held_out(
+    model: Path, text: Path | None, n_tokens: int | None, predictor: Path | None, replay_routing: str | None
+) -> "HeldOutText | None":
+    if text is None:
+        for name, value in {"--evaluate-tokens": n_tokens, "--lm-head-predictor": predictor}.items():
+            if value is not None:
+                raise InputError(name, "must come with --evaluate", value)
+        return None
+    if replay_routing is not None:
+        raise InputError("--evaluate", "must be without --replay-routing", "both", "a replayed choice has no quality")
+    from reference_runtime.evaluation import HeldOutText
+
+    return HeldOutText.read(model, text, n_tokens, predictor)
+
+
+def _answer(output: "RunOutput", quality: "Evaluation | None", record: Path | None, as_json: bool) -> None:
+    from command_line.evaluate import quality_lines
+    from command_line.run_answer import render_run
+
+    result, answer = output.result, output.result.as_json()
+    if quality is not None:
+        answer["quality"] = quality.as_json()
+    if record is not None:
+        _write_record(output, answer, record)
     if as_json:
-        print(json.dumps(output.result.as_json(), indent=1))
+        print(json.dumps(answer, indent=1))
     else:
-        render_run(output.result, record)
+        render_run(result, record, quality_lines(quality) if quality else ())
 
 
 def _task(
@@ -98,6 +147,7 @@ def _task(
     from reference_runtime.run import Task
     from reference_runtime.runtime import read_model_tokenizer
     from reference_runtime.sampling import seeded
+    from reference_runtime.token_files import read_token_ids
 
     given = {"--prompt": prompt, "--prompt-file": prompt_file, "--token-ids": token_ids}
     named = [name for name, value in given.items() if value is not None]
@@ -105,7 +155,7 @@ def _task(
         raise InputError("--prompt", "must be given once: --prompt, --prompt-file or --token-ids", named or "nothing")
     end_id = -1
     if token_ids is not None:
-        ids = _read_ids(token_ids)
+        ids = read_token_ids(token_ids).tolist()
     else:
         tokenizer = read_model_tokenizer(options.model)
         ids, end_id = _encode(tokenizer, prompt, prompt_file), tokenizer.eos_id
@@ -129,18 +179,6 @@ def _encode(tokenizer: "Tokenizer", prompt: str | None, prompt_file: Path | None
     return tokenizer.encode(text)
 
 
-def _read_ids(path: Path) -> list[int]:
-    import numpy as np
-
-    try:
-        ids = np.load(path).tolist() if path.suffix == ".npy" else json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(str(path), "must be a JSON list or a .npy file of token ids", error) from error
-    if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
-        raise InputError(str(path), "must be one list of whole numbers, not empty", type(ids).__name__)
-    return ids
-
-
 def _with_replay(task: "Task", runtime: "Runtime", name: str | None) -> "Task":
     if name is None:
         return task
@@ -153,7 +191,7 @@ def _with_replay(task: "Task", runtime: "Runtime", name: str | None) -> "Task":
     return replace(task, router=router, label=router.label)
 
 
-def _write_record(output: "RunOutput", folder: Path) -> None:
+def _write_record(output: "RunOutput", answer: dict[str, Any], folder: Path) -> None:
     """trace.parquet, ops.parquet and run.json, each whole or absent."""
     from moeplan.files import atomic_path, write_text
     from traces.store import write_trace
@@ -161,7 +199,7 @@ def _write_record(output: "RunOutput", folder: Path) -> None:
     write_trace(output.trace, folder / "trace.parquet")
     with atomic_path(folder / "ops.parquet") as temporary:
         output.records.to_parquet(temporary)
-    write_text(folder / "run.json", json.dumps(output.result.as_json(), indent=1))
+    write_text(folder / "run.json", json.dumps(answer, indent=1))
 
 
 def _bytes(text: str | None, where: str) -> int | None:

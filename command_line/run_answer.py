@@ -1,5 +1,6 @@
 """A run on a terminal: the text, the speed and what held it back, layer by layer, memory against the cap."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -7,20 +8,20 @@ from rich.text import Text
 
 from command_line.console import answer_console
 from moeplan.quantity import format_bytes, format_seconds
-from reference_runtime.run_result import LayerTiming, RunResult
+from reference_runtime.run_result import TEACHER_FORCED, LayerTiming, RunResult
 
 SHADES = " ▁▂▃▄▅▆▇█"  # 0 to 1 in eight steps
 OPS = ("router", "attention", "wait", "expert_ffn", "lm_head", "embedding")
 
 
-def render_run(result: RunResult, record: Path | None) -> None:
-    """Print a run on standard output."""
+def render_run(result: RunResult, record: Path | None, beside: Sequence[str] = ()) -> None:
+    """Print a run on standard output; beside: what no speed is quoted without, right below it."""
     console = answer_console()
-    if result.text:
+    if result.text and result.conditions["decode"] != TEACHER_FORCED:
         console.print(Text(_printable(result.text)), soft_wrap=True)
         console.print()
     console.print(Text(_speed_line(result), style="bold"))
-    for line in _lines(result):
+    for line in [*beside, *_lines(result)]:
         console.print(Text(line))
     if any(layer.hidden_frac is not None for layer in result.layers):
         console.print(_layer_table(result.layers))

@@ -52,7 +52,7 @@ class StreamedExperts:
         slot_bytes = store.layout.padded_bytes
         self.arena_bytes, self.buffer_bytes = n_arena * slot_bytes, n_readers * store.buffer_bytes
         self.n_slots, self.prefetch, self.n_readers, self.limiter = n_slots, prefetch, n_readers, limiter
-        self.store, self._policy, self._on_row = store, policy, on_row
+        self.store, self._policy, self.on_row = store, policy, on_row
         arena = page_aligned(self.arena_bytes)
         self._slots = [arena[at : at + slot_bytes] for at in range(0, self.arena_bytes, slot_bytes)]
         forms = list(dict.fromkeys(store.places))
@@ -130,13 +130,13 @@ class StreamedExperts:
         total = n_layers * len(row)
         if self.n_slots < total:
             raise InputError("expert cache", f"must have {total} slots to hold every expert", self.n_slots)
-        hook, self._on_row = self._on_row, None
+        hook, self.on_row = self.on_row, None
         for layer in range(n_layers):
             self.request(layer, row)
             for _ in self.waves(layer, row):
                 pass
             progress((layer + 1) * len(row), total)
-        self._on_row, self.last_row = hook, None
+        self.on_row, self.last_row = hook, None
         self.n_hits = self.n_misses = self.n_bytes = 0
         self.waited_s = 0.0
 
@@ -204,8 +204,8 @@ class StreamedExperts:
         self.last_row = RowReads(
             self._row_layer, n_hits, self._row_misses, self._row_bytes, self._issued_s, self._arrived_s
         )
-        if self._on_row is not None:
-            self._on_row(self.last_row)
+        if self.on_row is not None:
+            self.on_row(self.last_row)
 
 
 def _expert(places: Places, slot: np.ndarray) -> Expert:

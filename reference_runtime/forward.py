@@ -83,10 +83,12 @@ def forward(
     router: Router = OWN_ROUTER,
     watch: Watch = NO_WATCH,
     last_logits_only: bool = False,
+    hidden_only: bool = False,
 ) -> ForwardResult:
     """
     Run the next tokens of a sequence, (n,) ints, and extend the cache by them.
 
+    hidden_only: stop before the LM head, logits are (0, vocab); see lm_head.
     Left out: nothing of the model; llama.cpp pins the window to 4096, here the file's own key counts.
     Raises InputError for a token outside the vocabulary, a chunk that the cache has no room for and an expert that
     cannot be read; FloatingPointError where the logits are no numbers.
@@ -144,9 +146,7 @@ def forward(
     cache.n_tokens += n
 
     hidden = rms_norm(x[-1:] if last_logits_only else x, dense.output_norm, config.rms_norm_eps)
-    logits = kernels.matmul(hidden, dense.output)  # (n, vocab)
-    if not np.isfinite(logits).all():
-        raise FloatingPointError(f"logits at position {first}: must be finite numbers; the weights are damaged")
+    logits = lm_head(model, hidden[:0] if hidden_only else hidden)  # (n, vocab)
     watch.done("lm_head", NO_LAYER)
     return ForwardResult(
         logits=logits,
@@ -156,6 +156,20 @@ def forward(
         zero_gate_frac=np.array(zero_frac),
         predicted={"previous-layer-state": np.stack(early, axis=1).astype(np.int16)} if early else {},
     )
+
+
+def lm_head(model: Model, hidden: np.ndarray) -> np.ndarray:
+    """
+    Logits, float32 (n, vocab), of the normed states of a ForwardResult, float32 (n, hidden).
+
+    Raises FloatingPointError where they are no numbers.
+    """
+    if len(hidden) == 0:
+        return np.empty((0, model.config.vocab_size), np.float32)
+    logits = model.kernels.matmul(hidden, model.dense.output)
+    if not np.isfinite(logits).all():
+        raise FloatingPointError("logits: must be finite numbers; the weights are damaged")
+    return logits
 
 
 def row_of(expert_ids: np.ndarray) -> Sequence[int]:

@@ -9,12 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gguf import GGMLQuantizationType
+
 from moeplan.errors import InputError, nearest
-from reference_runtime.gguf_file import GgufHeader, read_split
 from reference_runtime.model_config import ModelConfig, Scoring
 from reference_runtime.model_file import ModelFile, Part
 from reference_runtime.model_shapes import TRAITS, check_config, dense_shapes, expert_shapes, top_shapes
-from reference_runtime.tensor_table import TensorTable
+from reference_runtime.tensor_table import Place, TensorTable
+from simulator.model.imports.gguf_header import GgufHeader, GgufTensor
+from simulator.model.imports.gguf_split import read_split
 
 NOPE_PERIOD = 4  # of smallthinker with a window: hard-coded in llama.cpp, no key of the file says it
 GATING_FUNCS: dict[int, Scoring] = {1: "softmax", 2: "sigmoid"}
@@ -61,10 +64,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 def open_gguf_model(path: Path) -> ModelFile:
     """Config and places of a model in GGUF; no weight is read. Raises InputError."""
-    files, header = read_split(path)
+    files, header = read_split(path, whole=True)
     notes: list[str] = []
     config = read_config(header, notes)
-    table = TensorTable(path, header.tensors)
+    table = TensorTable(path, {name: _place(tensor) for name, tensor in header.tensors.items()})
     table.refuse_strangers([*_names(config), PREDICTOR])
     top = {
         field: table.part(TOP_NAMES[field], shape)
@@ -77,6 +80,11 @@ def open_gguf_model(path: Path) -> ModelFile:
     )
     experts = tuple(_experts(table, config, i) for i in range(config.n_layers))
     return ModelFile(path, tuple(files), config, top, layers, experts, tuple(notes))
+
+
+def _place(tensor: GgufTensor) -> Place:
+    kind = GGMLQuantizationType[tensor.info.tensor_type.upper()]
+    return Place(tensor.file, tensor.offset, kind, tensor.info.shape)
 
 
 def _experts(table: TensorTable, config: ModelConfig, layer: int) -> tuple[tuple[Part, Part, Part], ...]:
@@ -117,7 +125,7 @@ def read_config(header: GgufHeader, notes: list[str]) -> ModelConfig:
         "n_experts": key("expert_count"),
         "top_k": key("expert_used_count"),
         "expert_ffn_size": key(EXPERT_FFN.get(architecture, "feed_forward_length")),
-        "vocab_size": embedding.shape[0] if embedding else 0,
+        "vocab_size": embedding.info.shape[0] if embedding else 0,
         "context_length": key("context_length"),
         "rope_theta": key("rope.freq_base", float, 10_000.0),
         "rms_norm_eps": key("attention.layer_norm_rms_epsilon", float),

@@ -117,13 +117,13 @@ def _write_header(path: Path, add_keys: Callable[[GGUFWriter], None], plans: Seq
     writer.close()
 
 
-def add_config_keys(writer: GGUFWriter, config: ModelConfig, kind: GGMLQuantizationType) -> None:
-    """The keys of a smallthinker file that describe shape and types; matrices are of a kind."""
+def add_config_keys(writer: GGUFWriter, config: ModelConfig, kind: GGMLQuantizationType, description: str) -> None:
+    """The keys of a smallthinker file but the tokenizer's; matrices are of a kind."""
     writer.add_type("model")
     writer.add_name(config.name)
+    writer.add_description(description)
     writer.add_file_type(FILE_TYPES[kind])
     writer.add_quantization_version(2)
-    writer.add_vocab_size(config.vocab_size)
     writer.add_block_count(config.n_layers)
     writer.add_context_length(config.context_length)
     writer.add_embedding_length(config.hidden_size)

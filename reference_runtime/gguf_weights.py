@@ -13,12 +13,12 @@ import numpy as np
 from gguf import GGUFReader
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_file import read_header
 from reference_runtime.gguf_model import LAYER_NAMES
 from reference_runtime.model_config import ModelConfig
 from reference_runtime.model_file import ModelFile, Part
 from reference_runtime.model_shapes import dense_shapes, expert_shapes
 from reference_runtime.weight_loading import PartReader, open_model
+from simulator.model.imports.gguf_header import read_header
 
 ARCHITECTURE = "smallthinker"
 Shape = tuple[int, ...]
@@ -68,7 +68,7 @@ def open_gguf(path: Path) -> GGUFReader:
 
     Raises InputError for a file that is not whole.
     """
-    read_header(path)
+    read_header(path, whole=True)
     return GGUFReader(path)
 
 

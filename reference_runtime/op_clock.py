@@ -6,11 +6,12 @@ During the run a mark is one append, so recording costs next to nothing; the tab
 
 from collections.abc import Iterator
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
+from traces.op_record import OpRecord, records_frame
 
-from traces.op_record import NO_LAYER, OpRecord, records_frame
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class RowReads(NamedTuple):
@@ -56,7 +57,7 @@ class OpClock:
             (self.marks[i][1], self.marks[i][2], self.marks[end - 1][2]) for i, end in zip(starts, ends, strict=True)
         ]
 
-    def records(self) -> pd.DataFrame:
+    def records(self) -> "pd.DataFrame":
         """All OpRecords; a chunk's operations carry the index of its last token, times count from the first start."""
         return records_frame(list(self._records()))
 
@@ -80,8 +81,3 @@ class OpClock:
                 if op == "router":
                     topk_s = end
             last = end
-
-
-def is_layers(layer: int) -> bool:
-    """Whether a record belongs to a layer and not to the embedding or the LM head."""
-    return layer != NO_LAYER

@@ -16,10 +16,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from moeplan.errors import InputError
-from reference_runtime.forward import OWN_ROUTER, Router, forward
+from reference_runtime.forward import OWN_ROUTER, Router, forward, lm_head
 from reference_runtime.kv_cache import KVCache
 from reference_runtime.model import Model
 
+N_CONTEXT, WINDOW_TOKENS = 256, 512  # a window of llama.cpp's perplexity, whose second half is scored
 CHUNK_TOKENS = 256  # tokens that go through the model at once
 
 
@@ -94,6 +95,8 @@ def score_tokens(
     *,
     n_context: int,
     window_tokens: int,
+    chunk_tokens: int | None = None,
+    logit_rows: int | None = None,
     heads: dict[str, Head] | None = None,
     router: Router = OWN_ROUTER,
     progress: Callable[[int, int], None] | None = None,
@@ -101,13 +104,16 @@ def score_tokens(
     """
     Score a text, (n_tokens,) ids, with the model's own head ("") and others by name, in one pass.
 
-    progress: called with the tokens done and all of them.  Raises InputError.
+    chunk_tokens: tokens that go through the layers at once; logit_rows: of them, tokens whose logits are in memory at
+    once, None for all.  progress: called with the tokens done and all of them.  Raises InputError.
     """
     token_ids = np.asarray(token_ids).astype(np.int64)
+    chunk_tokens = chunk_tokens or CHUNK_TOKENS
     all_heads: dict[str, Head] = {"": lambda hidden, logits: logits} | (heads or {})
     rows: dict[str, list[TokenScores]] = {name: [] for name in all_heads}
     for index, window in enumerate(windows(len(token_ids), n_context, window_tokens)):
-        for hidden, logits, targets in _run_window(model, token_ids, window, router):
+        for hidden, targets in _run_window(model, token_ids, window, router, chunk_tokens, logit_rows):
+            logits = lm_head(model, hidden)
             for name, head in all_heads.items():
                 said = head(hidden, logits)
                 scores = TokenScores(
@@ -120,19 +126,20 @@ def score_tokens(
 
 
 def _run_window(
-    model: Model, token_ids: np.ndarray, window: Window, router: Router
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Hidden states (n, hidden), logits (n, vocab) and targets (n,) of the scored tokens, chunk by chunk."""
+    model: Model, token_ids: np.ndarray, window: Window, router: Router, chunk_tokens: int, logit_rows: int | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Hidden states (n, hidden) and targets (n,) of the scored tokens, at most logit_rows at a time."""
     inputs = token_ids[window.start : window.end - 1]  # the last token is a target only
     cache = KVCache(model.config, len(inputs))
     n_unscored = window.first_scored - 1 - window.start  # inputs whose prediction another window has scored
-    cuts = [*range(0, n_unscored, CHUNK_TOKENS), *range(n_unscored, len(inputs), CHUNK_TOKENS), len(inputs)]
+    cuts = [*range(0, n_unscored, chunk_tokens), *range(n_unscored, len(inputs), chunk_tokens), len(inputs)]
     for at, stop in pairwise(cuts):
-        is_scored = at >= n_unscored
-        result = forward(model, inputs[at:stop], cache, router=router, last_logits_only=not is_scored)
-        if is_scored:
+        hidden = forward(model, inputs[at:stop], cache, router=router, hidden_only=True).hidden
+        if at >= n_unscored:
             targets = token_ids[window.start + at + 1 : window.start + stop + 1]
-            yield result.hidden, result.logits, targets
+            rows = logit_rows or len(hidden)
+            for first in range(0, len(hidden), rows):
+                yield hidden[first : first + rows], targets[first : first + rows]
 
 
 def join(parts: Sequence[TokenScores]) -> TokenScores:

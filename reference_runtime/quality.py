@@ -3,9 +3,9 @@ The quality that goes with a speed: a model on held-out text, and what each way 
 
     python -m reference_runtime.quality MODEL.gguf TEXT... [--predictor-text OTHER...] [--also FILE.gguf]
 
-A TEXT is a UTF-8 file, or an .npy of token ids.  The rows: the model as its file has it, rounded once more to Q4_0,
-fewer experts per token, and the LM-head predictor, which is fitted on the --predictor-text (never on a TEXT).  All rows
-score the same tokens, so the error of a difference is much below that of a row.  Arithmetic is plain float32.
+A TEXT is a UTF-8 file, or an .npy or .json of token ids.  The rows: the model as its file has it, rounded once more to
+Q4_0, fewer experts per token, and the LM-head predictor, which is fitted on the --predictor-text (never on a TEXT).
+All rows score the same tokens, so the error of a difference is much below that of a row.  Arithmetic is plain float32.
 """
 
 import argparse
@@ -18,17 +18,25 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from moeplan.errors import InputError
-from moeplan.files import read_text
 from reference_runtime.gguf_stream import requantise
 from reference_runtime.kernels.plain import PlainKernels
 from reference_runtime.lm_head_predictor import HIDDEN_PER_RANK, LmHeadPredictor, MaskedHead, PredictorFit
 from reference_runtime.model import Model
-from reference_runtime.perplexity import Head, Quality, TokenScores, join_texts, quality, score_tokens, standard_error
-from reference_runtime.tokenizer import Tokenizer, read_tokenizer
+from reference_runtime.perplexity import (
+    N_CONTEXT,
+    WINDOW_TOKENS,
+    Head,
+    Quality,
+    TokenScores,
+    join_texts,
+    quality,
+    score_tokens,
+    standard_error,
+)
+from reference_runtime.token_files import text_tokens
+from reference_runtime.tokenizer import read_tokenizer
 from reference_runtime.weight_loading import ResidentExperts, load_dense, open_model
 
-N_CONTEXT, WINDOW_TOKENS = 256, 512
-MAX_TEXT_BYTES = 2**28
 FULL = "as in the file"
 
 
@@ -66,26 +74,6 @@ def resident_model(path: Path) -> Model:
     """A model with all its weights in memory as its file has them, on the plain kernels. Raises InputError."""
     model_file = open_model(path)
     return Model(model_file.config, load_dense(model_file), ResidentExperts.read(model_file), PlainKernels())
-
-
-def text_tokens(path: Path, tokenizer: Tokenizer, n_tokens: int | None = None) -> np.ndarray:
-    """
-    The first n_tokens token ids of a UTF-8 text or of an .npy of ids, int64 (n,).
-
-    Raises InputError for a file that is neither and ids outside the vocabulary.
-    """
-    if path.suffix != ".npy":
-        ids = np.array(tokenizer.encode(read_text(path, MAX_TEXT_BYTES)), dtype=np.int64)
-        return ids[:n_tokens]
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(str(path), "must be an .npy of token ids", error) from error
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise InputError(str(path), "must be one row of whole numbers", f"{array.dtype} {array.shape}")
-    if array.size and (array.min() < 0 or int(array.max()) >= tokenizer.vocab_size):
-        raise InputError(str(path), f"must hold ids of 0 to {tokenizer.vocab_size - 1}", int(array.max()))
-    return array[:n_tokens].astype(np.int64)
 
 
 def evaluate_text(

@@ -40,7 +40,8 @@ from reference_runtime.perplexity import (
     score_tokens,
     standard_error,
 )
-from reference_runtime.quality import TextOptions, known, resident_model, text_tokens
+from reference_runtime.quality import TextOptions, known, resident_model
+from reference_runtime.token_files import text_tokens
 from reference_runtime.tokenizer import read_tokenizer
 
 STATES = ("y", "z", "u")
@@ -251,7 +252,7 @@ def main(argv: list[str] | None = None) -> None:
     """Command line; see the top of this file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("gguf", type=Path)
-    parser.add_argument("texts", type=Path, nargs="+", metavar="TEXT", help="UTF-8 text, or .npy of token ids")
+    parser.add_argument("texts", type=Path, nargs="+", metavar="TEXT", help="UTF-8 text, or token ids: .npy, .json")
     parser.add_argument("--n-tokens", type=int, default=1024, help="of each text the first so many")
     args = parser.parse_args(argv)
     try:

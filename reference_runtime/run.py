@@ -6,20 +6,23 @@ Decode tokens after the warm-up count; a token's time is from the moment its id 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from moeplan.errors import InputError
 from reference_runtime.conditions import machine_conditions
 from reference_runtime.forward import OWN_ROUTER, Router
 from reference_runtime.process_memory import peak_rss_bytes
 from reference_runtime.record import ENGINE
-from reference_runtime.run_result import RunResult, hidden_share, layer_timings, seconds_per_token
+from reference_runtime.run_result import TEACHER_FORCED, RunResult, hidden_share, layer_timings, seconds_per_token
 from reference_runtime.runtime import Runtime
 from reference_runtime.sampling import Chooser, greedy
 from reference_runtime.session import Session, SessionRecord
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace, TraceHeader
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,7 @@ class RunOutput:
     """The figures, every operation, and the routing."""
 
     result: RunResult
-    records: pd.DataFrame
+    records: "pd.DataFrame"
     trace: RoutingTrace
 
 
@@ -90,7 +93,7 @@ def run(
     return RunOutput(_result(runtime, task, record, records, peak), records, _trace(runtime, task, record))
 
 
-def _result(runtime: Runtime, task: Task, record: SessionRecord, records: pd.DataFrame, peak: int) -> RunResult:
+def _result(runtime: Runtime, task: Task, record: SessionRecord, records: "pd.DataFrame", peak: int) -> RunResult:
     n_prompt, n_tokens = len(task.prompt), len(record.token_ids)
     first = n_prompt + task.n_warm_up
     spans = runtime.clock.chunk_spans()
@@ -126,7 +129,7 @@ def _result(runtime: Runtime, task: Task, record: SessionRecord, records: pd.Dat
 
 
 def _conditions(runtime: Runtime, task: Task) -> dict[str, str]:
-    decode = "teacher-forced" if task.forced is not None else "the model's own tokens"
+    decode = TEACHER_FORCED if task.forced is not None else "the model's own tokens"
     found = {**machine_conditions(), **runtime.conditions(), "decode": decode, **task.conditions}
     return {**found, "routing": task.label or "the model's own"}
 

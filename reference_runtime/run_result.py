@@ -1,14 +1,17 @@
 """What a run answers: figures a layer and in all, with the field names of the simulator's results."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from traces.op_record import NO_LAYER
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 SCHEMA_VERSION = 1
+TEACHER_FORCED = "teacher-forced"  # the condition `decode` where the tokens were given
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class RunResult:
         return asdict(self)
 
 
-def layer_timings(records: pd.DataFrame, zero_gate_frac: np.ndarray) -> tuple[LayerTiming, ...]:
+def layer_timings(records: "pd.DataFrame", zero_gate_frac: np.ndarray) -> tuple[LayerTiming, ...]:
     """
     The layers of some decode tokens' OpRecords, those of one token for each (token, layer, op).
 
@@ -102,7 +105,7 @@ def layer_timings(records: pd.DataFrame, zero_gate_frac: np.ndarray) -> tuple[La
     return tuple(result)
 
 
-def hidden_share(records: pd.DataFrame) -> float | None:
+def hidden_share(records: "pd.DataFrame") -> float | None:
     """Share of the (token, layer) rows with a miss whose reads were hidden, None where none missed."""
     by_row = records.set_index(["token", "layer"])
     reads, attention = by_row[by_row["op"] == "read"], by_row[by_row["op"] == "attention"]
@@ -114,7 +117,7 @@ def hidden_share(records: pd.DataFrame) -> float | None:
     return float((read_s <= attention_s).mean())
 
 
-def seconds_per_token(records: pd.DataFrame, n_tokens: int) -> dict[str, float]:
+def seconds_per_token(records: "pd.DataFrame", n_tokens: int) -> dict[str, float]:
     """Mean decode seconds by op; reads run beside the others and are left out."""
     spans = (records["end_s"] - records["start_s"]).groupby(records["op"], observed=True).sum() / max(1, n_tokens)
     return {str(op): float(seconds) for op, seconds in spans.items() if op != "read"}

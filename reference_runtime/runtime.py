@@ -9,7 +9,7 @@ decided by the simulator's own memory plan, so both count the same number of slo
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
@@ -97,6 +97,13 @@ class Runtime:
         """sha256 of the model file, of the first one where there are several."""
         return fingerprint(self.model_file.files[0])
 
+    def with_top_k(self, top_k: int) -> "Runtime":
+        """The same open model with fewer experts per token than it was trained with. Raises InputError."""
+        own = self.model_file.config.top_k
+        if not 1 <= top_k <= own:
+            raise InputError("--top-k", f"must be 1 to {own}, the model's own", top_k)
+        return replace(self, model=replace(self.model, config=replace(self.model.config, top_k=top_k)))
+
     def memory(self) -> dict[str, int]:
         """The plan in bytes, and the slots that came out of it."""
         memory = self.plan.memory
@@ -118,6 +125,7 @@ class Runtime:
             "model": str(path.name),
             "kernels": f"{options.kernels} kernels",
             "threads": str(self.n_threads),
+            "top_k": f"{self.model.config.top_k} of the model's {self.model_file.config.top_k}",
             "ram_cap_bytes": "none" if options.ram_cap_bytes is None else str(options.ram_cap_bytes),
             "verdict": self.plan.verdict,
             "cache": options.cache_policy,

@@ -1,7 +1,7 @@
 """
 Write a model of a real model's shape with random weights, to measure compute and reads at real size.
 
-    python -m reference_runtime.synthetic_model --model smallthinker-4b-a0.6b --quantisation Q4_0 OUT.gguf
+    moeplan model synthesize --model smallthinker-4b-a0.6b --quantisation Q4_0 --output OUT.gguf
 
 Its words mean nothing and its routing is that of random matrices: near uniform, the worst case for a cache.  Replay a
 recorded trace (reference_runtime.routing_replay) where the routing matters.  The file is a stock `smallthinker` GGUF
@@ -14,8 +14,6 @@ without a tokenizer.  What makes random weights usable:
 - The last norm has random signs, so that a tied head does not answer every token with the token itself.
 """
 
-import argparse
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +25,6 @@ from moeplan.errors import InputError
 from reference_runtime.gguf_stream import Progress, TensorPlan, add_config_keys, stays_exact, write_streamed
 from reference_runtime.matrix import BLOCK
 from reference_runtime.model_config import ModelConfig
-from simulator.model.catalog import load_model_spec
 from simulator.model.spec import ModelSpec
 
 F32, Q8_0, Q4_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0
@@ -57,17 +54,18 @@ def write_synthetic(
     Raises InputError for a spec that is no SmallThinker, a type that is none of KINDS and a disk without the room.
     """
     if kind not in LIMITS:
-        raise InputError("quantisation", f"must be one of {', '.join(KINDS)}", kind.name)
+        raise InputError("--quantisation", f"must be one of {', '.join(KINDS)}", kind.name)
     if not CHANCE_SPARSITY <= gate_sparsity <= 1:
-        raise InputError("gate_sparsity", f"must be {CHANCE_SPARSITY} to 1", gate_sparsity, "half are zero by chance")
+        raise InputError("--gate-sparsity", f"must be {CHANCE_SPARSITY} to 1", gate_sparsity, "half are zero by chance")
     config = synthetic_config(spec, seed)
 
     def add_keys(writer: GGUFWriter) -> None:
-        add_config_keys(writer, config, kind)
-        writer.add_description(
+        description = (
             f"RANDOM weights in the shape of {spec.name}, made by moeplan for timing, seed {seed}, "
             f"gate sparsity {gate_sparsity:g}. Its output means nothing."
         )
+        add_config_keys(writer, config, kind, description)
+        writer.add_vocab_size(config.vocab_size)
         writer.add_tokenizer_model("none")
 
     def pieces(plan: TensorPlan) -> Iterator[np.ndarray]:
@@ -219,36 +217,3 @@ def _norm(plan: TensorPlan, rng: np.random.Generator) -> np.ndarray:
         return np.ones(plan.shape, dtype=np.float32)
     signs = np.where(rng.random(plan.shape) < 0.5, -1, 1)
     return (signs * (LOGIT_SIZE * plan.shape[0] ** -0.5)).astype(np.float32)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Command line; see the top of this file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output", type=Path, metavar="OUT.gguf")
-    parser.add_argument("--model", default="smallthinker-4b-a0.6b", help="a shipped spec or the path of one")
-    parser.add_argument("--quantisation", choices=tuple(KINDS), default="Q4_0")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--gate-sparsity", type=float, default=CHANCE_SPARSITY, help="share of gates at zero, 0.5 to 1")
-    args = parser.parse_args(argv)
-
-    def show(done: int, total: int) -> None:
-        print(f"\r{done / total:4.0%} of {total:,} bytes", end="", file=sys.stderr, flush=True)
-
-    try:
-        spec = load_model_spec(args.model)
-        progress = show if sys.stderr.isatty() else None
-        write_synthetic(
-            spec,
-            args.output,
-            KINDS[args.quantisation],
-            seed=args.seed,
-            gate_sparsity=args.gate_sparsity,
-            progress=progress,
-        )
-    except InputError as error:
-        parser.exit(2, f"{error}\n")
-    print(f"{args.output}: {args.output.stat().st_size:,} bytes, RANDOM weights")
-
-
-if __name__ == "__main__":
-    main()

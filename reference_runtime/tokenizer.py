@@ -18,7 +18,8 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from moeplan.errors import InputError, nearest
 from moeplan.files import read_text
-from reference_runtime.gguf_file import GgufHeader, read_header, shard_paths
+from simulator.model.imports.gguf_header import GgufHeader, read_header
+from simulator.model.imports.gguf_split import shard_paths
 
 QWEN2_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -67,7 +68,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     Raises InputError for an absent, damaged or unknown one; a model without one can still run on token ids.
     """
     path = Path(path)
-    return _of_folder(path) if path.is_dir() else _of_gguf(read_header(shard_paths(path)[0]))
+    return _of_folder(path) if path.is_dir() else _of_gguf(read_header(shard_paths(path)[0], whole=True))
 
 
 def _of_gguf(header: GgufHeader) -> Tokenizer:

@@ -1,8 +1,11 @@
-"""Shared builders: small traces whose routing is made up here, in numbers that a reader can check by hand."""
+"""Shared builders: small traces whose routing is made up here, in numbers to check by hand; and the command."""
+
+import sys
 
 import numpy as np
 import pytest
 
+from command_line import app
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.storage import StorageModel
 from simulator.model.catalog import load_model_spec
@@ -74,3 +77,34 @@ def device_rates(storage: StorageModel | None = None, **changes: float) -> Devic
         "overlap_efficiency_frac": 1.0,
     }
     return DeviceRates(storage=storage or storage_model(), **(fields | changes))  # type: ignore[arg-type]
+
+
+class Outcome:
+    """Exit status and what was printed."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def moeplan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Runs the command with arguments, in this process."""
+
+    def run(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["moeplan", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            app.main()
+        captured = capsys.readouterr()
+        return Outcome(int(stop.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+def assert_one_line(outcome: Outcome, *words: str) -> None:
+    """Exit status 2, nothing on standard output, one line on standard error that holds the words."""
+    assert outcome.status == 2, outcome.err
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert "Traceback" not in outcome.err
+    for word in words:
+        assert word in outcome.err

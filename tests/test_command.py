@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from conftest import assert_one_line
 
-from command_line import app
 from hardware_profiles.catalog import profile_path
 from simulator.model.catalog import model_path
 from traces.store import write_trace
@@ -27,37 +27,6 @@ def trace_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     write_trace(trace, path)
     return str(path)
-
-
-class Outcome:
-    """Exit status and what was printed."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-
-@pytest.fixture
-def moeplan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Runs the command with arguments, in this process."""
-
-    def run(*arguments: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["moeplan", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            app.main()
-        captured = capsys.readouterr()
-        return Outcome(int(stop.value.code or 0), captured.out, captured.err)
-
-    return run
-
-
-def assert_one_line(outcome: Outcome, *words: str) -> None:
-    """Exit status 2, nothing on standard output, one line on standard error that holds the words."""
-    assert outcome.status == 2, outcome.err
-    assert outcome.out == ""
-    assert outcome.err.count("\n") == 1, outcome.err
-    assert "Traceback" not in outcome.err
-    for word in words:
-        assert word in outcome.err
 
 
 def test_simulate_json_has_the_fields_of_the_contract(moeplan, trace_file: str) -> None:

@@ -12,7 +12,8 @@ from gguf import GGUFReader
 
 from moeplan.errors import InputError
 from reference_runtime.gguf_weights import Weights, fingerprint, open_gguf, read_weights
-from reference_runtime.training.export import F32, Q8_0, dequantise, main, named_tensors, write_gguf
+from reference_runtime.runtime import SHIPPED
+from reference_runtime.training.export import F32, Q8_0, Vocabulary, dequantise, main, named_tensors, write_gguf
 
 
 def saved(path: Path, weights: Weights, kind: int = F32) -> Path:
@@ -83,6 +84,15 @@ def test_dequantise_is_exact(tmp_path: Path) -> None:
     assert {tensor.tensor_type for tensor in GGUFReader(target).tensors} == {F32}
     keys = [{f.name: f.contents() for f in GGUFReader(path).fields.values()} for path in (q8, target)]
     assert {name for name in keys[0] if keys[0][name] != keys[1][name]} == {"general.file_type"}
+
+
+def test_the_shipped_file_is_what_the_export_writes(tmp_path: Path) -> None:
+    """Read and written again it is the same file, byte for byte: how files are written has not changed since."""
+    shipped = SHIPPED["tiny-smallthinker"]
+    keys = {name.split(".")[-1]: field.contents() for name, field in open_gguf(shipped).fields.items()}
+    vocabulary = Vocabulary(tuple(keys["tokens"]), tuple(keys["merges"]), keys["eos_token_id"], keys["pre"])
+    write_gguf(read_weights(shipped), vocabulary, tmp_path / "again.gguf")
+    assert fingerprint(tmp_path / "again.gguf") == fingerprint(shipped)
 
 
 def test_absent_gating_function_warns(f32: Path, tmp_path: Path) -> None:

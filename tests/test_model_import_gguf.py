@@ -13,6 +13,7 @@ from moeplan.errors import InputError
 from simulator.model import size as model_size
 from simulator.model.catalog import load_model_spec
 from simulator.model.imports.dispatch import ImportedModel, import_model, write_spec
+from simulator.model.imports.gguf_header import GgufHeader, read_header
 
 HIDDEN, FFN, VOCAB, HEADS, KV_HEADS, HEAD_DIM, EXPERTS = 64, 32, 96, 4, 2, 32, 8
 F32, Q8_0, Q4_0, Q6_K = (GGMLQuantizationType[name] for name in ("F32", "Q8_0", "Q4_0", "Q6_K"))
@@ -79,6 +80,7 @@ def write(path: Path, arch: str = "llama", *, tied: bool = False, dense: tuple[i
     """A whole tiny model."""
     writer = GGUFWriter(path, arch)
     add_keys(writer, keys(arch, **changes))
+    writer.add_token_list([f"token {i}" for i in range(VOCAB)])
     add(writer, "token_embd.weight", (VOCAB, HIDDEN))
     add(writer, "output_norm.weight", (HIDDEN,), F32)
     if not tied:
@@ -277,6 +279,17 @@ def test_the_first_bytes_of_a_file_are_enough(tmp_path: Path) -> None:
     imported = import_model(cut)
     assert imported.spec.experts == import_model(whole).spec.experts
     assert said(imported, "lacks")
+
+
+def test_no_token_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spec needs no vocabulary, which of a real model has hundreds of thousands of texts."""
+    decoded: list[object] = []
+    monkeypatch.setattr(GgufHeader, "_texts", lambda _, value: decoded.append(value))
+    path = write(tmp_path / "m.gguf")
+    assert import_model(path).spec.vocab_size == VOCAB
+    assert not decoded
+    read_header(path, whole=False).get("tokenizer.ggml.tokens")
+    assert len(decoded) == 1  # so it is there, and would have been counted
 
 
 @pytest.mark.parametrize("n_bytes", [0, 3, 30, 600])

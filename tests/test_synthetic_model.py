@@ -199,17 +199,3 @@ def test_requantise_rounds_matrices_alone(tmp_path: Path) -> None:
             assert np.array_equal(old.data, new.data)
         else:
             assert np.array_equal(new.data, quantize(dequantize(old.data, Q8_0), Q4_0))
-
-
-def test_the_command_writes_a_file_and_refuses_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The path and the size are printed; a wrong model is one line and status 2."""
-    monkeypatch.setattr(synthetic_model, "load_model_spec", lambda name: small_spec(n_layers=1))
-    synthetic_model.main([str(tmp_path / "m.gguf"), "--quantisation", "Q8_0"])
-    assert "RANDOM weights" in capsys.readouterr().out
-    monkeypatch.undo()
-    with pytest.raises(SystemExit) as stopped:
-        synthetic_model.main([str(tmp_path / "n.gguf"), "--model", "olmoe-1b-7b"])
-    assert stopped.value.code == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1

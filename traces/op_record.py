@@ -4,10 +4,12 @@ OpRecord: what one operation did and when; simulated and measured records are ro
 They are joined on (token, layer, op), so an error of the simulator can be traced to the operation that is off.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:  # 60 MB of memory, and a program that records must not have them while it is measured
+    import pandas as pd
 
 OPS = ("embedding", "router", "attention", "read", "wait", "dense_ffn", "expert_ffn", "lm_head")
 NO_LAYER = -1  # embedding and LM head belong to no layer
@@ -34,8 +36,10 @@ class OpRecord(NamedTuple):
     n_misses: int = 0
 
 
-def records_frame(records: list[OpRecord]) -> pd.DataFrame:
+def records_frame(records: list[OpRecord]) -> "pd.DataFrame":
     """The records as a table in the order they ended, op as a categorical."""
+    import pandas as pd
+
     frame = pd.DataFrame(records, columns=list(OpRecord._fields))
     types = {"token": np.int32, "layer": np.int16, "n_bytes": np.int64, "n_hits": np.int32, "n_misses": np.int32}
     frame = frame.astype(types)

@@ -21,6 +21,7 @@ from reference_runtime.gguf_weights import read_weights
 from reference_runtime.kernels.plain import PlainKernels
 from reference_runtime.kv_cache import KVCache
 from reference_runtime.model import Model
+from reference_runtime.perplexity import token_losses
 from reference_runtime.tokenizer import read_tokenizer
 from reference_runtime.training.baseline import fit_trigram
 from reference_runtime.training.corpus import DOMAINS
@@ -71,12 +72,6 @@ def window_starts(n_stream: int, n_windows: int, n_tokens: int, n_context: int) 
         must = f"and --n-context together must be at most {n_stream - 3}, the held-out text's length"
         raise InputError("--n-tokens", must, n_tokens + n_context)
     return np.linspace(before, before + room, n_windows).astype(int)
-
-
-def token_losses(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """-ln softmax(logits)[target] in nat, float64 (n,); logits: (n, vocab)."""
-    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return np.log(np.exp(shifted).sum(axis=-1)) - shifted[np.arange(len(targets)), targets]
 
 
 def run_windows(model: Model, stream: np.ndarray, starts: np.ndarray, n_tokens: int, n_context: int) -> WindowResults:

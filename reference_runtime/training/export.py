@@ -11,34 +11,23 @@ changes which experts are chosen.  The optimiser's state is not in a GGUF, so tr
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import ExpertGatingFuncType, GGMLQuantizationType, GGUFValueType, GGUFWriter, LlamaFileType, TokenType
-from gguf.quants import dequantize, quantize
+from gguf import GGMLQuantizationType, GGUFWriter, TokenType
+from gguf.quants import quantize
 
 from moeplan.errors import InputError
 from moeplan.files import atomic_path
 from reference_runtime.gguf_model import NOPE_PERIOD
-from reference_runtime.gguf_weights import (
-    ARCHITECTURE,
-    LayerWeights,
-    Weights,
-    layer_tensors,
-    open_gguf,
-    read_weights,
-)
+from reference_runtime.gguf_stream import TensorPlan, add_config_keys, requantise, stays_exact, write_streamed
+from reference_runtime.gguf_weights import LayerWeights, Weights, layer_tensors, read_weights
 from reference_runtime.model_config import ModelConfig
 
 F32, Q8_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0
-FILE_TYPES = {
-    F32: LlamaFileType.ALL_F32,
-    GGMLQuantizationType.F16: LlamaFileType.MOSTLY_F16,
-    Q8_0: LlamaFileType.MOSTLY_Q8_0,
-}
-BLOCK_SIZE = 32  # weights that share one scale in Q8_0; a row must be a whole number of blocks
 PINNED_WINDOW = 4096  # llama.cpp takes this whatever the key says, as long as there is a key
 CONTEXT_LENGTH = 4096
 MODEL_NAME = "tiny-smallthinker"
@@ -131,14 +120,20 @@ def write_gguf(weights: Weights, vocabulary: Vocabulary, path: Path, matrix_type
     if len(vocabulary.tokens) != weights.config.vocab_size:
         must = f"must have the model's {weights.config.vocab_size} tokens"
         raise InputError("tokenizer", must, len(vocabulary.tokens), "take the tokenizer it was trained with")
-    with atomic_path(path) as temporary:
-        writer = GGUFWriter(temporary, ARCHITECTURE)
-        _add_keys(writer, weights.config, matrix_type)
+    tensors = named_tensors(weights)
+    plans = [
+        TensorPlan(name, array.shape, F32 if stays_exact(name, array.shape) else matrix_type)
+        for name, array in tensors.items()
+    ]
+
+    def add_keys(writer: GGUFWriter) -> None:
+        add_config_keys(writer, weights.config, matrix_type, DESCRIPTION)
         _add_vocabulary(writer, vocabulary)
-        for name, array in named_tensors(weights).items():
-            is_exact = array.ndim == 1 or name.endswith("ffn_gate_inp.weight")
-            _add_tensor(writer, name, array, F32 if is_exact else matrix_type)
-        _finish(writer)
+
+    def pieces(plan: TensorPlan) -> Iterator[np.ndarray]:
+        yield quantize(np.ascontiguousarray(tensors[plan.name], dtype=np.float32), plan.kind)
+
+    write_streamed(path, add_keys, plans, pieces)
 
 
 def named_tensors(weights: Weights) -> dict[str, np.ndarray]:
@@ -151,32 +146,6 @@ def named_tensors(weights: Weights) -> dict[str, np.ndarray]:
     if not weights.is_tied:
         tensors["output.weight"] = weights.output
     return tensors
-
-
-def _add_keys(writer: GGUFWriter, config: ModelConfig, matrix_type: GGMLQuantizationType) -> None:
-    writer.add_type("model")
-    writer.add_name(config.name)
-    writer.add_description(DESCRIPTION)
-    writer.add_file_type(FILE_TYPES[matrix_type])
-    writer.add_quantization_version(2)
-    writer.add_block_count(config.n_layers)
-    writer.add_context_length(config.context_length)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.expert_ffn_size)
-    writer.add_expert_feed_forward_length(config.expert_ffn_size)
-    writer.add_expert_count(config.n_experts)
-    writer.add_expert_used_count(config.top_k)
-    sigmoid = config.scoring == "sigmoid"
-    writer.add_expert_gating_func(ExpertGatingFuncType.SIGMOID if sigmoid else ExpertGatingFuncType.SOFTMAX)
-    writer.add_head_count(config.n_heads)
-    writer.add_head_count_kv(config.n_kv_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_theta)
-    if config.window is not None:
-        writer.add_sliding_window(config.window)
 
 
 def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
@@ -192,34 +161,10 @@ def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_add_bos_token(False)
 
 
-def _add_tensor(writer: GGUFWriter, name: str, array: np.ndarray, kind: GGMLQuantizationType) -> None:
-    if kind == Q8_0 and array.shape[-1] % BLOCK_SIZE:
-        raise InputError(name, f"must have rows of a multiple of {BLOCK_SIZE} weights for Q8_0", array.shape)
-    writer.add_tensor(name, quantize(np.ascontiguousarray(array, dtype=np.float32), kind), raw_dtype=kind)
-
-
-def _finish(writer: GGUFWriter) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def dequantise(source: Path, target: Path) -> None:
     """Write the same model with every tensor in F32; all keys but the file type are carried over. Raises InputError."""
-    reader = open_gguf(source)
     read_weights(source)  # checks the model as a whole
-    with atomic_path(target) as temporary:
-        writer = GGUFWriter(temporary, ARCHITECTURE)
-        for field in reader.fields.values():
-            if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
-                continue  # the writer's own
-            sub_type = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
-            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type)
-        writer.add_file_type(FILE_TYPES[F32])
-        for tensor in reader.tensors:
-            _add_tensor(writer, tensor.name, dequantize(tensor.data, tensor.tensor_type), F32)
-        _finish(writer)
+    requantise(source, target, F32)
 
 
 def to_checkpoint(source: Path, target: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 import traces
 from moeplan.errors import InputError
+from reference_runtime.conditions import machine_conditions
 from reference_runtime.gguf_weights import fingerprint, read_weights
 from reference_runtime.kernels.plain import PlainKernels
 from reference_runtime.record import Request, record, trace_header
@@ -74,6 +75,8 @@ def record_samples(gguf: Path, corpus: Path, is_forced: bool, seed: int) -> dict
         "prefill": f"{N_PROMPT} tokens in one chunk",
         "text": "held out from training",
         "start": "empty KV cache in every request",
+        "kernels": "plain numpy float32, all experts in memory",
+        **machine_conditions(),
     }
     result = {}
     for name, stream in streams.items():

@@ -100,13 +100,19 @@ class _Patch:
 
     def __enter__(self) -> None:
         context_params, model_params = (default() for default in self._defaults)
-        context_params.cb_eval = self._callback
+        if self._callback is not None:
+            context_params.cb_eval = self._callback
         model_params.use_extra_bufts = self._repack
         _module().llama_context_default_params = lambda: context_params
         _module().llama_model_default_params = lambda: model_params
 
     def __exit__(self, *_: object) -> None:
         _module().llama_context_default_params, _module().llama_model_default_params = self._defaults
+
+
+def patched_defaults(callback: Any, repack: bool) -> _Patch:
+    """A context in which llama_cpp.Llama starts with a callback (or None) and with or without repacked weights."""
+    return _Patch(callback, repack)
 
 
 def _module() -> Any:

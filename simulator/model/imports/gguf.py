@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from moeplan.errors import InputError
+from moeplan.strict_yaml import validate
 from simulator.model.imports.architectures import SMALLTHINKER_WINDOW, Architecture, architecture_of, sparsity_of
-from simulator.model.imports.gguf_header import GgufHeader, read_split
+from simulator.model.imports.gguf_header import GgufHeader
+from simulator.model.imports.gguf_split import describe_files, read_split
 from simulator.model.imports.imported import ImportedModel
 from simulator.model.imports.tensors import (
     GGUF_RULES,
@@ -33,9 +35,8 @@ OLD_EXPERT = re.compile(r"^ffn_(gate|up|down)\.(\d+)\.weight$")
 
 def import_gguf(path: Path) -> ImportedModel:
     """The spec of a GGUF file or of a set of shards, and the report. Raises InputError."""
-    report: list[str] = []
-    header = read_split(path, report)
-    return _Importer(header, path, report).imported()
+    files, header = read_split(path, whole=False)
+    return _Importer(header, path, describe_files(files, header)).imported()
 
 
 class _Importer:
@@ -43,13 +44,13 @@ class _Importer:
 
     def __init__(self, header: GgufHeader, path: Path, report: list[str]) -> None:
         self.header, self.path, self.report = header, path, report
-        self.arch_name = header.text("general.architecture")
+        self.arch_name = header.value("general.architecture", str)
         self.arch: Architecture = architecture_of(self.arch_name, report)
         n_extra = self.count("nextn_predict_layers", 0)
         self.n_layers = check_layers(self.count("block_count") - n_extra, f"{path}: {self.arch_name}.block_count")
         self.layers: dict[int, dict[str, TensorInfo]] = defaultdict(dict)
         self.top: dict[str, TensorInfo] = {}
-        for tensor in header.tensors:
+        for tensor in (placed.info for placed in header.tensors.values()):
             match = LAYER_TENSOR.match(tensor.name)
             if match is None:
                 self.top[tensor.name] = tensor
@@ -64,14 +65,12 @@ class _Importer:
 
     def key(self, name: str, default: Any = None) -> Any:
         """The value of an architecture key; default None means that it must be there."""
-        value = self.header.value(f"{self.arch_name}.{name}")
+        value = self.header.get(f"{self.arch_name}.{name}")
         if value is not None:
             return value
         if default is None:
-            where = f"{self.path}: {self.arch_name}.{name}"
-            raise InputError(
-                where, "must be in the file, nothing else says it", "no such key", "convert the model again"
-            )
+            where, must = f"{self.path}: {self.arch_name}.{name}", "must be in the file, nothing else says it"
+            raise InputError(where, must, "no such key", "convert the model again")
         return default
 
     def count(self, name: str, default: int | None = None) -> int:
@@ -87,7 +86,7 @@ class _Importer:
 
     def has(self, name: str) -> bool:
         """Whether an architecture key is there."""
-        return self.header.value(f"{self.arch_name}.{name}") is not None
+        return self.header.get(f"{self.arch_name}.{name}") is not None
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Shape of the first layer tensor of that name."""
@@ -106,7 +105,7 @@ class _Importer:
         if tied:
             self.report.append("tied_embeddings: no output.weight in the file, so the LM head is the embedding")
         groups = Groups.of([*self.top.values(), *(t for la in self.layers.values() for t in la.values())], GGUF_RULES)
-        name = str(self.header.value("general.name") or self.path.stem)
+        name = str(self.header.get("general.name") or self.path.stem)
         body: dict[str, Any] = {
             "schema_version": 1,
             "name": re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-") or "model",
@@ -124,7 +123,7 @@ class _Importer:
         }
         self.check_embedding(embedding)
         self.note_predictor()
-        spec = self.header.validated(ModelSpec, body)
+        spec = validate(body, ModelSpec, str(self.path), {})
         compare_bytes(spec, groups, self.report)
         spec = spec.model_copy(update={"notes": " ".join(f"{line}." for line in self.report)})
         return ImportedModel(spec, tuple(self.report))
@@ -209,7 +208,7 @@ class _Importer:
         if self.arch.name == "smallthinker" and window != SMALLTHINKER_WINDOW:
             self.report.append(f"attention.sliding_window: {window} in the file, engines take {SMALLTHINKER_WINDOW}")
             window = SMALLTHINKER_WINDOW
-        pattern = self.header.value(f"{self.arch_name}.attention.sliding_window_pattern")
+        pattern = self.header.get(f"{self.arch_name}.attention.sliding_window_pattern")
         if isinstance(pattern, list):
             return self._kinds_or_full(["sliding_rope" if slides else "full_rope" for slides in pattern], window)
         if isinstance(pattern, int) and pattern > 0:
