@@ -45,11 +45,11 @@ evaluate: $(CORPUS)/sizes.json
 
 # The first N_TOKENS of each domain's held-out text; the LM-head predictor is fitted on the development text.
 quality: $(CORPUS)/sizes.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.quality $(MODEL) $(CORPUS)/*.validation.npy \
+	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.quality.table $(MODEL) $(CORPUS)/*.validation.npy \
 	  --predictor-text $(CORPUS)/*.development.npy --n-tokens $(N_TOKENS)
 
 mismatch: $(CORPUS)/sizes.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.router_mismatch $(MODEL) $(CORPUS)/*.validation.npy
+	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.quality.router_mismatch $(MODEL) $(CORPUS)/*.validation.npy
 
 samples: $(CORPUS)/sizes.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m reference_runtime.training.record_samples $(MODEL) $(CORPUS) --output traces/samples

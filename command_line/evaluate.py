@@ -3,8 +3,8 @@
 from math import isinf
 
 from moeplan.quantity import format_bytes
-from reference_runtime.evaluation import Evaluation
-from reference_runtime.perplexity import Quality
+from reference_runtime.quality.evaluation import Evaluation
+from reference_runtime.quality.perplexity import Quality
 
 
 def quality_lines(found: Evaluation) -> list[str]:

@@ -13,10 +13,10 @@ from moeplan.quantity import parse_quantity
 
 if TYPE_CHECKING:
     from moeplan.quantity import Dimension
-    from reference_runtime.evaluation import Evaluation, HeldOutText
+    from reference_runtime.loading.tokenizer import Tokenizer
+    from reference_runtime.quality.evaluation import Evaluation, HeldOutText
     from reference_runtime.run import RunOutput, Task
     from reference_runtime.runtime import Runtime, RuntimeOptions
-    from reference_runtime.tokenizer import Tokenizer
 
 
 def _option(help_text: str, metavar: str | None = None, **checks: Any) -> Any:
@@ -120,7 +120,7 @@ def _held_out(
         return None
     if replay_routing is not None:
         raise InputError("--evaluate", "must be without --replay-routing", "both", "a replayed choice has no quality")
-    from reference_runtime.evaluation import HeldOutText
+    from reference_runtime.quality.evaluation import HeldOutText
 
     return HeldOutText.read(model, text, n_tokens, predictor)
 
@@ -144,10 +144,10 @@ def _task(
     options: "RuntimeOptions", prompt: str | None, prompt_file: Path | None, token_ids: Path | None, max_tokens: int,
     forced: bool, warm_up: int, temperature: float, top_p: float, seed: int,
 ) -> "Task":  # fmt: skip
+    from reference_runtime.loading.token_files import read_token_ids
     from reference_runtime.run import Task
     from reference_runtime.runtime import read_model_tokenizer
     from reference_runtime.sampling import seeded
-    from reference_runtime.token_files import read_token_ids
 
     given = {"--prompt": prompt, "--prompt-file": prompt_file, "--token-ids": token_ids}
     named = [name for name, value in given.items() if value is not None]

@@ -16,20 +16,20 @@ from threadpoolctl import threadpool_limits
 
 from moeplan.errors import InputError, nearest
 from reference_runtime.conditions import file_system, read_ahead_bytes
-from reference_runtime.expert_cache import StreamedExperts
-from reference_runtime.expert_store import ExpertStore, SplitSource, default_store_path, open_store
-from reference_runtime.gguf_weights import fingerprint
 from reference_runtime.kernels.fast import FastKernels
 from reference_runtime.kernels.plain import PlainKernels
+from reference_runtime.loading.gguf_weights import fingerprint
+from reference_runtime.loading.model_file import ModelFile
+from reference_runtime.loading.tokenizer import Tokenizer, read_tokenizer
+from reference_runtime.loading.weight_loading import load_dense, open_model
 from reference_runtime.model import Kernels, Model
-from reference_runtime.model_file import ModelFile
 from reference_runtime.op_clock import OpClock
-from reference_runtime.prepare_store import prepare
 from reference_runtime.process_memory import reset_peak, rss_bytes
 from reference_runtime.session import PREFILL_CHUNK_TOKENS
-from reference_runtime.storage_limiter import StorageLimiter
-from reference_runtime.tokenizer import Tokenizer, read_tokenizer
-from reference_runtime.weight_loading import load_dense, open_model
+from reference_runtime.streaming.expert_cache import StreamedExperts
+from reference_runtime.streaming.expert_store import ExpertStore, SplitSource, default_store_path, open_store
+from reference_runtime.streaming.prepare_store import prepare
+from reference_runtime.streaming.storage_limiter import StorageLimiter
 from simulator.memory import MemoryPlan, plan_memory
 from simulator.model.imports.dispatch import import_model
 from simulator.policies import make_policy

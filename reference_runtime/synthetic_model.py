@@ -22,7 +22,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_stream import Progress, TensorPlan, add_config_keys, stays_exact, write_streamed
+from reference_runtime.loading.gguf_stream import Progress, TensorPlan, add_config_keys, stays_exact, write_streamed
 from reference_runtime.matrix import BLOCK
 from reference_runtime.model_config import ModelConfig
 from simulator.model.spec import ModelSpec

@@ -9,7 +9,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 from gguf.quants import quantize
 
-from reference_runtime.gguf_weights import LayerWeights, Weights
+from reference_runtime.loading.gguf_weights import LayerWeights, Weights
 
 F32 = GGMLQuantizationType.F32
 Stored = tuple[np.ndarray, GGMLQuantizationType]

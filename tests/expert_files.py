@@ -6,9 +6,9 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
+from reference_runtime.loading.model_file import ModelFile, Part
 from reference_runtime.model import Expert
 from reference_runtime.model_config import ModelConfig
-from reference_runtime.model_file import ModelFile, Part
 
 Q4_0, Q8_0, F32 = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0, GGMLQuantizationType.F32
 HIDDEN, FFN = 128, 96

@@ -8,10 +8,10 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from reference_runtime.weight_loading import model_of
 
-from reference_runtime.gguf_weights import LayerWeights, Weights, layer_tensors
 from reference_runtime.kernels.plain import PlainKernels
+from reference_runtime.loading.gguf_weights import LayerWeights, Weights, layer_tensors
+from reference_runtime.loading.weight_loading import model_of
 from reference_runtime.model import Model
 from reference_runtime.model_config import ModelConfig
 from reference_runtime.training.export import Vocabulary

@@ -9,7 +9,7 @@ import pytest
 from forward_oracle import SMALL, random_weights, vocabulary
 
 from moeplan.errors import InputError
-from reference_runtime.perplexity import token_losses
+from reference_runtime.quality.perplexity import token_losses
 from reference_runtime.training import evaluate
 from reference_runtime.training.baseline import component_probabilities, count_trigrams, fit_trigram, fit_weights
 from reference_runtime.training.corpus import DOMAINS

@@ -11,9 +11,9 @@ import pytest
 
 from hardware_profiles.storage import StorageModel
 from moeplan.errors import InputError
-from reference_runtime import direct_reads
-from reference_runtime.direct_reads import DirectFile, Read, Readers, page_aligned
-from reference_runtime.storage_limiter import StorageLimiter
+from reference_runtime.streaming import direct_reads
+from reference_runtime.streaming.direct_reads import DirectFile, Read, Readers, page_aligned
+from reference_runtime.streaming.storage_limiter import StorageLimiter
 
 PAGE = 4096
 

@@ -11,10 +11,10 @@ from conftest import Outcome, assert_one_line
 from forward_oracle import SMALL, oracle, plain_model, random_tokens, random_weights, vocabulary, with_config
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_weights import Weights
-from reference_runtime.lm_head_predictor import LmHeadPredictor
-from reference_runtime.perplexity import score_tokens
-from reference_runtime.token_files import read_token_ids
+from reference_runtime.loading.gguf_weights import Weights
+from reference_runtime.loading.token_files import read_token_ids
+from reference_runtime.quality.lm_head_predictor import LmHeadPredictor
+from reference_runtime.quality.perplexity import score_tokens
 from reference_runtime.training.export import F32, write_gguf
 from simulator.model.catalog import load_model_spec
 from traces.store import read_trace

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeplan.errors import InputError
-from reference_runtime.expert_cache import StreamedExperts
-from reference_runtime.expert_store import ExpertStore, SplitSource, open_store
+from reference_runtime.loading.model_file import ModelFile
 from reference_runtime.matrix import Packing
-from reference_runtime.model_file import ModelFile
 from reference_runtime.packing import pack
-from reference_runtime.prepare_store import prepare
-from reference_runtime.storage_limiter import StorageLimiter
+from reference_runtime.streaming.expert_cache import StreamedExperts
+from reference_runtime.streaming.expert_store import ExpertStore, SplitSource, open_store
+from reference_runtime.streaming.prepare_store import prepare
+from reference_runtime.streaming.storage_limiter import StorageLimiter
 from simulator.policies import POLICIES, make_policy
 from tests.expert_files import Q4_0, Q8_0, make_model
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from moeplan.errors import InputError
-from reference_runtime import direct_reads, prepare_store
-from reference_runtime.expert_cache import StreamedExperts
-from reference_runtime.expert_store import ExpertStore, SplitSource, default_store_path, open_store, verify
-from reference_runtime.model_file import ModelFile
-from reference_runtime.prepare_store import prepare
+from reference_runtime.loading.model_file import ModelFile
+from reference_runtime.streaming import direct_reads, prepare_store
+from reference_runtime.streaming.expert_cache import StreamedExperts
+from reference_runtime.streaming.expert_store import ExpertStore, SplitSource, default_store_path, open_store, verify
+from reference_runtime.streaming.prepare_store import prepare
 from simulator.policies import make_policy
 from tests.expert_files import Q4_0, expected, is_expert, make_model
 
@@ -28,7 +28,7 @@ LAYOUTS = ("bundle", "split")
 SLOW_PREPARE = """
 import sys, time
 from pathlib import Path
-from reference_runtime.prepare_store import prepare
+from reference_runtime.streaming.prepare_store import prepare
 from tests.expert_files import Q4_0, make_model
 
 def progress(done, total):

@@ -12,8 +12,10 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from moeplan.errors import InputError
-from reference_runtime.direct_reads import page_aligned
-from reference_runtime.expert_store import (
+from reference_runtime.loading.model_file import ModelFile
+from reference_runtime.model import Expert
+from reference_runtime.streaming.direct_reads import page_aligned
+from reference_runtime.streaming.expert_store import (
     HEADER,
     BundleSource,
     ExpertStore,
@@ -23,9 +25,7 @@ from reference_runtime.expert_store import (
     open_store,
     verify,
 )
-from reference_runtime.model import Expert
-from reference_runtime.model_file import ModelFile
-from reference_runtime.prepare_store import prepare
+from reference_runtime.streaming.prepare_store import prepare
 from simulator.expert_layout import layout_of_bytes, unaligned_request_bytes
 from tests.expert_files import F32, Q4_0, Q8_0, expected, is_expert, make_model
 

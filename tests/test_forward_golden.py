@@ -7,8 +7,8 @@ import pytest
 from forward_oracle import plain_model
 
 from reference_runtime.forward import forward
-from reference_runtime.gguf_weights import read_weights
 from reference_runtime.kv_cache import KVCache
+from reference_runtime.loading.gguf_weights import read_weights
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -8,9 +8,9 @@ from forward_oracle import SMALL, oracle, plain_model, random_tokens, random_wei
 
 from moeplan.errors import InputError
 from reference_runtime.forward import forward, route
-from reference_runtime.gguf_weights import Weights
 from reference_runtime.kernels.plain import attend
 from reference_runtime.kv_cache import KVCache
+from reference_runtime.loading.gguf_weights import Weights
 
 TOLERANCE = 1e-5
 

@@ -9,8 +9,8 @@ from forward_oracle import plain_model, vocabulary
 torch = pytest.importorskip("torch")
 
 from reference_runtime.forward import forward  # noqa: E402  (only where PyTorch is)
-from reference_runtime.gguf_weights import read_weights  # noqa: E402
 from reference_runtime.kv_cache import KVCache  # noqa: E402
+from reference_runtime.loading.gguf_weights import read_weights  # noqa: E402
 from reference_runtime.training import export, train  # noqa: E402
 from reference_runtime.training.network import Network, NetworkConfig  # noqa: E402
 

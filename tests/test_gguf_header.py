@@ -40,8 +40,8 @@ def test_a_large_vocabulary_costs_the_bytes_of_its_lists(tmp_path: Path) -> None
     """
     Reading keeps the header's bytes and makes no object per token; a list is decoded when it is asked for.
 
-    The strings alone would be three times the header's bytes.  Through the `gguf`
-    package's own reader 60,000 tokens are 540,000 arrays.
+    The strings alone would be three times the header's bytes; through the `gguf` package's own reader 60,000 tokens are
+    540,000 arrays.
     """
     tokens = [f"token {i} \u00e9" for i in range(N_TOKENS)]
     path = written(tmp_path / "m.gguf", tokens)

@@ -14,10 +14,10 @@ from parity.model_files import write_gguf as write_family
 from parity.random_models import FAMILIES, SMALLTHINKER, random_model
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_weights import read_weights
-from reference_runtime.model_file import ModelFile, Part
+from reference_runtime.loading.gguf_weights import read_weights
+from reference_runtime.loading.model_file import ModelFile, Part
+from reference_runtime.loading.weight_loading import PartReader, open_model
 from reference_runtime.training.export import named_tensors, write_gguf
-from reference_runtime.weight_loading import PartReader, open_model
 
 Q4_0, Q8_0, F16, BF16 = (GGMLQuantizationType[name] for name in ("Q4_0", "Q8_0", "F16", "BF16"))
 Q4_K, Q6_K, Q5_1, I8 = (GGMLQuantizationType[name] for name in ("Q4_K", "Q6_K", "Q5_1", "I8"))

@@ -11,7 +11,7 @@ from forward_oracle import SMALL, random_weights, vocabulary
 from gguf import GGUFReader
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_weights import Weights, fingerprint, open_gguf, read_weights
+from reference_runtime.loading.gguf_weights import Weights, fingerprint, open_gguf, read_weights
 from reference_runtime.runtime import SHIPPED
 from reference_runtime.training.export import F32, Q8_0, Vocabulary, dequantise, main, named_tensors, write_gguf
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from moeplan.errors import InputError
-from reference_runtime import quality as quality_module
 from reference_runtime.forward import forward
 from reference_runtime.kv_cache import KVCache
-from reference_runtime.lm_head_predictor import LmHeadPredictor, MaskedHead, PredictorFit
 from reference_runtime.model import Model
-from reference_runtime.perplexity import (
+from reference_runtime.quality import table as quality_module
+from reference_runtime.quality.lm_head_predictor import LmHeadPredictor, MaskedHead, PredictorFit
+from reference_runtime.quality.perplexity import (
     TokenScores,
     join_texts,
     quality,
@@ -21,7 +21,7 @@ from reference_runtime.perplexity import (
     token_losses,
     windows,
 )
-from reference_runtime.quality import TextOptions, evaluate_text, fit_predictor, quality_table, resident_model
+from reference_runtime.quality.table import TextOptions, evaluate_text, fit_predictor, quality_table, resident_model
 from reference_runtime.synthetic_model import Q8_0, write_synthetic
 from simulator.model.catalog import load_model_spec
 
@@ -99,7 +99,7 @@ def test_uniform_logits_give_the_vocabulary(model: Model) -> None:
 
 def test_strided_scores_are_those_of_one_plain_pass(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each window equals a forward pass over it, whatever the chunks."""
-    monkeypatch.setattr("reference_runtime.perplexity.CHUNK_TOKENS", 5)
+    monkeypatch.setattr("reference_runtime.quality.perplexity.CHUNK_TOKENS", 5)
     tokens = text(60)
     found = score_tokens(model, tokens, n_context=8, window_tokens=24)[""]
     expected = []

@@ -8,7 +8,7 @@ import pytest
 from forward_oracle import SMALL, oracle, plain_model, random_tokens, random_weights, vocabulary
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_weights import fingerprint
+from reference_runtime.loading.gguf_weights import fingerprint
 from reference_runtime.record import Request, record, run_request, trace_header
 from reference_runtime.sampling import greedy, seeded
 from reference_runtime.training import record_samples

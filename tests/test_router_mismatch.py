@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from moeplan.errors import InputError
-from reference_runtime import router_mismatch
 from reference_runtime.forward import forward
 from reference_runtime.kv_cache import KVCache
 from reference_runtime.matrix import Matrix
 from reference_runtime.model import Model
-from reference_runtime.quality import TextOptions, resident_model
+from reference_runtime.quality import router_mismatch
+from reference_runtime.quality.table import TextOptions, resident_model
 from reference_runtime.synthetic_model import Q8_0, write_synthetic
 from simulator.model.catalog import load_model_spec
 

@@ -13,7 +13,7 @@ from conftest import device_rates
 from forward_oracle import SMALL, oracle, random_tokens, random_weights, vocabulary
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_weights import Weights
+from reference_runtime.loading.gguf_weights import Weights
 from reference_runtime.run import RunOutput, Task, run
 from reference_runtime.runtime import RuntimeOptions, open_runtime, prepare_store
 from reference_runtime.training.export import F32, Q8_0, write_gguf

@@ -10,8 +10,8 @@ from forward_oracle import random_weights
 from safetensors import safe_open
 
 from moeplan.errors import InputError
-from reference_runtime.safetensors_weights import read_places
-from reference_runtime.weight_loading import open_model
+from reference_runtime.loading.safetensors_weights import read_places
+from reference_runtime.loading.weight_loading import open_model
 
 
 def refused(folder: Path, must: str) -> None:

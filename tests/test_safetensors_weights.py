@@ -17,9 +17,9 @@ from parity.random_models import FAMILIES, random_model
 from safetensors import safe_open
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_weights import read_weights
+from reference_runtime.loading.gguf_weights import read_weights
+from reference_runtime.loading.weight_loading import PartReader, ResidentExperts, load_dense, open_model
 from reference_runtime.training.export import named_tensors
-from reference_runtime.weight_loading import PartReader, ResidentExperts, load_dense, open_model
 
 BF16 = GGMLQuantizationType.BF16
 Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]

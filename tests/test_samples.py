@@ -5,8 +5,8 @@ import pytest
 from forward_oracle import plain_model
 
 from reference_runtime.forward import forward
-from reference_runtime.gguf_weights import fingerprint, read_weights
 from reference_runtime.kv_cache import KVCache
+from reference_runtime.loading.gguf_weights import fingerprint, read_weights
 from simulator.model.catalog import MODELS, load_model_spec
 from simulator.scenario import check_trace_fits
 from traces import statistics

@@ -9,12 +9,13 @@ from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize, quantize
 
 from moeplan.errors import InputError
-from reference_runtime import gguf_stream, synthetic_model
+from reference_runtime import synthetic_model
 from reference_runtime.forward import forward
-from reference_runtime.gguf_stream import TensorPlan, requantise, write_streamed
 from reference_runtime.kv_cache import KVCache
+from reference_runtime.loading import gguf_stream
+from reference_runtime.loading.gguf_stream import TensorPlan, requantise, write_streamed
 from reference_runtime.model import Model
-from reference_runtime.quality import resident_model
+from reference_runtime.quality.table import resident_model
 from reference_runtime.synthetic_model import pack_blocks, tensor_plans, write_synthetic, zero_sum_blocks
 from simulator.model.catalog import load_model_spec
 from simulator.model.size import file_bytes

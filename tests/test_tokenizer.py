@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from moeplan.errors import InputError
-from reference_runtime.tokenizer import read_tokenizer
+from reference_runtime.loading.tokenizer import read_tokenizer
 from reference_runtime.training.export import Vocabulary, read_vocabulary, write_gguf
 
 TEXTS = {

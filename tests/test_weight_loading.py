@@ -15,11 +15,10 @@ from parity.model_files import write_gguf as write_family
 from parity.random_models import FAMILIES, random_model
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_weights import read_weights
 from reference_runtime.kernels.plain import PlainKernels
-from reference_runtime.model_file import ModelFile, Part
-from reference_runtime.training.export import write_gguf
-from reference_runtime.weight_loading import (
+from reference_runtime.loading.gguf_weights import read_weights
+from reference_runtime.loading.model_file import ModelFile, Part
+from reference_runtime.loading.weight_loading import (
     ResidentExperts,
     check_finite,
     load_dense,
@@ -27,6 +26,7 @@ from reference_runtime.weight_loading import (
     model_of,
     open_model,
 )
+from reference_runtime.training.export import write_gguf
 
 KINDS = {name: GGMLQuantizationType[name] for name in ("F16", "BF16", "Q4_0", "Q8_0")}
 ROOT = Path(__file__).parent.parent
@@ -200,7 +200,7 @@ import sys
 from pathlib import Path
 from reference_runtime import packing
 from reference_runtime.process_memory import peak_rss_bytes, reset_peak, rss_bytes
-from reference_runtime.weight_loading import load_dense, open_model
+from reference_runtime.loading.weight_loading import load_dense, open_model
 
 def load(path, pack):
     model_file = open_model(Path(path))

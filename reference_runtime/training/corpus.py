@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reference_runtime.tokenizer import read_tokenizer
+from reference_runtime.loading.tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -17,16 +17,16 @@ import numpy as np
 
 from moeplan.errors import InputError
 from reference_runtime.forward import forward
-from reference_runtime.gguf_weights import read_weights
 from reference_runtime.kernels.plain import PlainKernels
 from reference_runtime.kv_cache import KVCache
+from reference_runtime.loading.gguf_weights import read_weights
+from reference_runtime.loading.tokenizer import read_tokenizer
+from reference_runtime.loading.weight_loading import model_of
 from reference_runtime.model import Model
-from reference_runtime.perplexity import token_losses
-from reference_runtime.tokenizer import read_tokenizer
+from reference_runtime.quality.perplexity import token_losses
 from reference_runtime.training.baseline import fit_trigram
 from reference_runtime.training.corpus import DOMAINS
 from reference_runtime.training.routing_statistics import DomainRouting, RoutingReport, routing_report
-from reference_runtime.weight_loading import model_of
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from gguf.quants import quantize
 
 from moeplan.errors import InputError
 from moeplan.files import atomic_path
-from reference_runtime.gguf_model import NOPE_PERIOD
-from reference_runtime.gguf_stream import TensorPlan, add_config_keys, requantise, stays_exact, write_streamed
-from reference_runtime.gguf_weights import LayerWeights, Weights, layer_tensors, read_weights
+from reference_runtime.loading.gguf_model import NOPE_PERIOD
+from reference_runtime.loading.gguf_stream import TensorPlan, add_config_keys, requantise, stays_exact, write_streamed
+from reference_runtime.loading.gguf_weights import LayerWeights, Weights, layer_tensors, read_weights
 from reference_runtime.model_config import ModelConfig
 
 F32, Q8_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0

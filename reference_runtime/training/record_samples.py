@@ -15,13 +15,13 @@ import numpy as np
 import traces
 from moeplan.errors import InputError
 from reference_runtime.conditions import machine_conditions
-from reference_runtime.gguf_weights import fingerprint, read_weights
 from reference_runtime.kernels.plain import PlainKernels
+from reference_runtime.loading.gguf_weights import fingerprint, read_weights
+from reference_runtime.loading.weight_loading import model_of
 from reference_runtime.record import Request, record, trace_header
 from reference_runtime.sampling import greedy, seeded
 from reference_runtime.training.corpus import DOMAINS
 from reference_runtime.training.evaluate import load_tokens
-from reference_runtime.weight_loading import model_of
 from traces.routing_trace import RoutingTrace
 from traces.store import write_trace
 

@@ -11,7 +11,7 @@ from parity.ours import Replay, greedy, load, run
 from parity.ours_fast import load_fast
 from parity.rounded_activations import RoundedActivations
 from parity.table import EXACT, Row, compare, same_experts_frac, share
-from reference_runtime.tokenizer import read_tokenizer
+from reference_runtime.loading.tokenizer import read_tokenizer
 from reference_runtime.training.export import dequantise
 
 ENGINE = "llama.cpp"

@@ -8,9 +8,9 @@ import numpy as np
 from reference_runtime.forward import OWN_ROUTER, Router, forward
 from reference_runtime.kernels.plain import PlainKernels
 from reference_runtime.kv_cache import KVCache
+from reference_runtime.loading.weight_loading import ResidentExperts, load_dense, open_model
 from reference_runtime.model import Kernels, Model
 from reference_runtime.model_config import ModelConfig
-from reference_runtime.weight_loading import ResidentExperts, load_dense, open_model
 
 CHUNK = 256  # tokens at a time: bounds the memory of attention's scores
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-from reference_runtime.expert_store import PACKINGS
 from reference_runtime.kernels.fast import FastKernels
+from reference_runtime.loading.weight_loading import ResidentExperts, load_dense, open_model
 from reference_runtime.matrix import Matrix, Packing
 from reference_runtime.model import Expert, Model
 from reference_runtime.packing import pack, packing_of
-from reference_runtime.weight_loading import ResidentExperts, load_dense, open_model
+from reference_runtime.streaming.expert_store import PACKINGS
 
 
 def load_fast(path: Path) -> Model:

@@ -21,7 +21,7 @@ from statistics import median
 import numpy as np
 
 from reference_runtime.conditions import cpu_name, read_ahead_bytes
-from reference_runtime.weight_loading import open_model
+from reference_runtime.loading.weight_loading import open_model
 
 CGROUP = Path("/sys/fs/cgroup/memory")
 N_PROMPT, N_WARM_UP = 16, 8

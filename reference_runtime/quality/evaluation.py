@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from moeplan.errors import InputError
-from reference_runtime.lm_head_predictor import LmHeadPredictor, MaskedHead
-from reference_runtime.perplexity import N_CONTEXT, WINDOW_TOKENS, Quality, TokenScores, quality, score_tokens
+from reference_runtime.loading.token_files import is_token_file, read_token_ids, text_tokens
+from reference_runtime.loading.weight_loading import open_model
 from reference_runtime.process_memory import peak_rss_bytes, reset_peak, rss_bytes
+from reference_runtime.quality.lm_head_predictor import LmHeadPredictor, MaskedHead
+from reference_runtime.quality.perplexity import N_CONTEXT, WINDOW_TOKENS, Quality, TokenScores, quality, score_tokens
 from reference_runtime.run import Task
 from reference_runtime.runtime import Runtime, read_model_tokenizer
-from reference_runtime.token_files import is_token_file, read_token_ids, text_tokens
-from reference_runtime.weight_loading import open_model
 
 PROMPT_TOKENS = 128  # of the text, before the tokens that the speed is measured on
 LOGITS_AT_ONCE = 2**18  # in memory; some 30 bytes each while they are scored, beside the RAM cap

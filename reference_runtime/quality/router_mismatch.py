@@ -1,7 +1,7 @@
 """
 Router mismatch: do a pre-attention router's experts differ from those it would choose after attention?
 
-    python -m reference_runtime.router_mismatch MODEL.gguf TEXT...
+    python -m reference_runtime.quality.router_mismatch MODEL.gguf TEXT...
 
 SmallThinker's router reads x, the raw residual that enters the layer, so that experts can be fetched while attention
 runs.  Here the SAME router matrix is also shown what a post-attention router would see, in a model that otherwise runs
@@ -29,9 +29,11 @@ import numpy as np
 from moeplan.errors import InputError
 from reference_runtime.forward import OWN_ROUTER, Router, forward, rms_norm, route
 from reference_runtime.kv_cache import KVCache
+from reference_runtime.loading.token_files import text_tokens
+from reference_runtime.loading.tokenizer import read_tokenizer
 from reference_runtime.model import DenseLayer, Model
 from reference_runtime.model_config import ModelConfig
-from reference_runtime.perplexity import (
+from reference_runtime.quality.perplexity import (
     CHUNK_TOKENS,
     Quality,
     TokenScores,
@@ -40,9 +42,7 @@ from reference_runtime.perplexity import (
     score_tokens,
     standard_error,
 )
-from reference_runtime.quality import TextOptions, known, resident_model
-from reference_runtime.token_files import text_tokens
-from reference_runtime.tokenizer import read_tokenizer
+from reference_runtime.quality.table import TextOptions, known, resident_model
 
 STATES = ("y", "z", "u")
 REAL_ATTENTION = 0.1  # below this a layer's attention hardly moves the state, and so hardly the choice

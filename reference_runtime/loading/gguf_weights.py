@@ -13,11 +13,11 @@ import numpy as np
 from gguf import GGUFReader
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_model import LAYER_NAMES
+from reference_runtime.loading.gguf_model import LAYER_NAMES
+from reference_runtime.loading.model_file import ModelFile, Part
+from reference_runtime.loading.model_shapes import dense_shapes, expert_shapes
+from reference_runtime.loading.weight_loading import PartReader, open_model
 from reference_runtime.model_config import ModelConfig
-from reference_runtime.model_file import ModelFile, Part
-from reference_runtime.model_shapes import dense_shapes, expert_shapes
-from reference_runtime.weight_loading import PartReader, open_model
 from simulator.model.imports.gguf_header import read_header
 
 ARCHITECTURE = "smallthinker"

@@ -16,14 +16,14 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_model import open_gguf_model
+from reference_runtime.loading.gguf_model import open_gguf_model
+from reference_runtime.loading.model_file import ModelFile, Part
+from reference_runtime.loading.safetensors_weights import open_safetensors
 from reference_runtime.matrix import Matrix
 from reference_runtime.model import DenseLayer, DenseWeights, Expert, Kernels, Model, Wave
-from reference_runtime.model_file import ModelFile, Part
-from reference_runtime.safetensors_weights import open_safetensors
 
 if TYPE_CHECKING:
-    from reference_runtime.gguf_weights import Weights
+    from reference_runtime.loading.gguf_weights import Weights
 
 VECTORS = frozenset({"attn_norm", "ffn_norm", "router", "q_norm", "k_norm", "output_norm"})  # float32 in memory
 CHECK_BYTES = 1 << 22  # weights are checked in pieces of this size, so that the check needs little memory

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moeplan.errors import InputError
-from reference_runtime.storage_limiter import StorageLimiter
+from reference_runtime.streaming.storage_limiter import StorageLimiter
 from simulator.expert_layout import ALIGNMENT_BYTES, padded
 
 N_READERS = 4  # 2 MB reads gain nothing from more on the drives that were tried

@@ -12,8 +12,9 @@ from typing import BinaryIO
 from moeplan.errors import InputError
 from moeplan.files import output_target
 from moeplan.quantity import format_bytes
-from reference_runtime.direct_reads import page_aligned
-from reference_runtime.expert_store import (
+from reference_runtime.loading.model_file import ModelFile
+from reference_runtime.streaming.direct_reads import page_aligned
+from reference_runtime.streaming.expert_store import (
     PREPARE,
     Progress,
     SplitSource,
@@ -22,8 +23,7 @@ from reference_runtime.expert_store import (
     expert_n_bytes,
     header_bytes,
 )
-from reference_runtime.model_file import ModelFile
-from reference_runtime.source_fingerprint import Fingerprint, check_source, source_fingerprint
+from reference_runtime.streaming.source_fingerprint import Fingerprint, check_source, source_fingerprint
 from simulator.expert_layout import padded
 
 FLUSH_BYTES = 2**27  # written pages are flushed and given back this often, so that they do not crowd the memory

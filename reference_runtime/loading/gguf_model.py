@@ -12,10 +12,10 @@ from typing import Any
 from gguf import GGMLQuantizationType
 
 from moeplan.errors import InputError, nearest
+from reference_runtime.loading.model_file import ModelFile, Part
+from reference_runtime.loading.model_shapes import TRAITS, check_config, dense_shapes, expert_shapes, top_shapes
+from reference_runtime.loading.tensor_table import Place, TensorTable
 from reference_runtime.model_config import ModelConfig, Scoring
-from reference_runtime.model_file import ModelFile, Part
-from reference_runtime.model_shapes import TRAITS, check_config, dense_shapes, expert_shapes, top_shapes
-from reference_runtime.tensor_table import Place, TensorTable
 from simulator.model.imports.gguf_header import GgufHeader, GgufTensor
 from simulator.model.imports.gguf_split import read_split
 

@@ -13,11 +13,11 @@ from time import perf_counter
 import numpy as np
 
 from moeplan.errors import InputError
-from reference_runtime.direct_reads import N_READERS, Readers, page_aligned
-from reference_runtime.expert_store import ExpertStore, Places, Progress
 from reference_runtime.model import Expert, Wave
 from reference_runtime.op_clock import RowReads
-from reference_runtime.storage_limiter import StorageLimiter
+from reference_runtime.streaming.direct_reads import N_READERS, Readers, page_aligned
+from reference_runtime.streaming.expert_store import ExpertStore, Places, Progress
+from reference_runtime.streaming.storage_limiter import StorageLimiter
 from simulator.policies import CachePolicy
 
 Key = tuple[int, int]  # layer, expert

@@ -7,7 +7,7 @@ import numpy as np
 
 from moeplan.errors import InputError
 from moeplan.files import read_text
-from reference_runtime.tokenizer import Tokenizer
+from reference_runtime.loading.tokenizer import Tokenizer
 
 MAX_TEXT_BYTES = 2**28
 ID_SUFFIXES = (".npy", ".json")  # files of token ids; all others are text

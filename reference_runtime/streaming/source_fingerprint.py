@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from moeplan.errors import InputError
-from reference_runtime.direct_reads import DirectFile, page_aligned
-from reference_runtime.model_file import ModelFile
+from reference_runtime.loading.model_file import ModelFile
+from reference_runtime.streaming.direct_reads import DirectFile, page_aligned
 from simulator.expert_layout import ALIGNMENT_BYTES
 
 N_SAMPLED_PAGES, HEAD_BYTES = 64, 2**20

@@ -1,7 +1,7 @@
 """
 The quality that goes with a speed: a model on held-out text, and what each way of making it faster costs.
 
-    python -m reference_runtime.quality MODEL.gguf TEXT... [--predictor-text OTHER...] [--also FILE.gguf]
+    python -m reference_runtime.quality.table MODEL.gguf TEXT... [--predictor-text OTHER...] [--also FILE.gguf]
 
 A TEXT is a UTF-8 file, or an .npy or .json of token ids.  The rows: the model as its file has it, rounded once more to
 Q4_0, fewer experts per token, and the LM-head predictor, which is fitted on the --predictor-text (never on a TEXT).
@@ -18,11 +18,14 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from moeplan.errors import InputError
-from reference_runtime.gguf_stream import requantise
 from reference_runtime.kernels.plain import PlainKernels
-from reference_runtime.lm_head_predictor import HIDDEN_PER_RANK, LmHeadPredictor, MaskedHead, PredictorFit
+from reference_runtime.loading.gguf_stream import requantise
+from reference_runtime.loading.token_files import text_tokens
+from reference_runtime.loading.tokenizer import read_tokenizer
+from reference_runtime.loading.weight_loading import ResidentExperts, load_dense, open_model
 from reference_runtime.model import Model
-from reference_runtime.perplexity import (
+from reference_runtime.quality.lm_head_predictor import HIDDEN_PER_RANK, LmHeadPredictor, MaskedHead, PredictorFit
+from reference_runtime.quality.perplexity import (
     N_CONTEXT,
     WINDOW_TOKENS,
     Head,
@@ -33,9 +36,6 @@ from reference_runtime.perplexity import (
     score_tokens,
     standard_error,
 )
-from reference_runtime.token_files import text_tokens
-from reference_runtime.tokenizer import read_tokenizer
-from reference_runtime.weight_loading import ResidentExperts, load_dense, open_model
 
 FULL = "as in the file"
 

@@ -23,12 +23,12 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from moeplan.errors import InputError
-from reference_runtime.direct_reads import DirectFile, Read, page_aligned
+from reference_runtime.loading.model_file import ModelFile, Part
+from reference_runtime.loading.weight_loading import check_finite
 from reference_runtime.matrix import Matrix, Packing, matrix_bytes
-from reference_runtime.model_file import ModelFile, Part
 from reference_runtime.packing import pack_into, packing_of, warm_up
-from reference_runtime.source_fingerprint import Fingerprint, check_source
-from reference_runtime.weight_loading import check_finite
+from reference_runtime.streaming.direct_reads import DirectFile, Read, page_aligned
+from reference_runtime.streaming.source_fingerprint import Fingerprint, check_source
 from simulator.expert_layout import ALIGNMENT_BYTES, ExpertLayout, layout_of_bytes, padded, unaligned_request_bytes
 
 MAGIC, VERSION = b"moeplan experts\n", 1  # the version changes with the header and with any packing

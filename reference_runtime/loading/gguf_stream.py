@@ -23,7 +23,7 @@ from gguf.quants import dequantize, quantize
 from moeplan.errors import InputError
 from moeplan.files import atomic_path, output_target
 from moeplan.quantity import format_bytes
-from reference_runtime.gguf_weights import ARCHITECTURE, open_gguf
+from reference_runtime.loading.gguf_weights import ARCHITECTURE, open_gguf
 from reference_runtime.matrix import matrix_bytes
 from reference_runtime.model_config import ModelConfig
 

@@ -12,7 +12,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from moeplan.errors import InputError
-from reference_runtime.model_file import Part
+from reference_runtime.loading.model_file import Part
 
 Shape = tuple[int, ...]
 # What tensors are that the forward pass has no place for, by their names in GGUF and in transformers.

@@ -16,11 +16,11 @@ from typing import Any
 from gguf import GGMLQuantizationType
 
 from moeplan.errors import InputError
-from reference_runtime.hf_model_config import read_config
+from reference_runtime.loading.hf_model_config import read_config
+from reference_runtime.loading.model_file import ModelFile, Part
+from reference_runtime.loading.model_shapes import dense_shapes, expert_shapes, top_shapes
+from reference_runtime.loading.tensor_table import Place, TensorTable
 from reference_runtime.model_config import ModelConfig
-from reference_runtime.model_file import ModelFile, Part
-from reference_runtime.model_shapes import dense_shapes, expert_shapes, top_shapes
-from reference_runtime.tensor_table import Place, TensorTable
 from simulator.model.imports.safetensors_header import MAX_HEADER_BYTES
 
 KINDS = {

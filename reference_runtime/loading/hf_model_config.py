@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from moeplan.errors import InputError
+from reference_runtime.loading.model_shapes import TRAITS, check_config
 from reference_runtime.model_config import ModelConfig, Scoring
-from reference_runtime.model_shapes import TRAITS, check_config
 from simulator.model.imports.hf_config import N_SHARED, HfConfig
 
 ARCHITECTURES = {"smallthinker": "smallthinker", "olmoe": "olmoe", "qwen3_moe": "qwen3moe", "mixtral": "mixtral"}
