@@ -60,6 +60,19 @@ PARITY := output/parity-venv
 parity: $(PARITY)/.ready
 	OMP_NUM_THREADS=1 PYTHONPATH=.:tests $(PARITY)/bin/python -m parity
 
+# Speed beside llama.cpp on a random-weight model of the 4B's shape (2.1 GiB, made here), all in RAM.
+BIG := output/random-4b.gguf
+
+compare: $(PARITY)/.ready $(BIG)
+	PYTHONPATH=.:tests $(PARITY)/bin/python -m parity.speed $(BIG)
+
+overlap: $(READY) $(BIG)
+	$(BIN)/moeplan run --model $(BIG) --prepare
+	$(BIN)/python -m reference_runtime.measure $(BIG) --ram-cap "740 MB" --threads 1
+
+$(BIG): | $(READY)
+	$(BIN)/moeplan model synthesize --model smallthinker-4b-a0.6b --quantisation Q4_0 --output $(BIG)
+
 $(PARITY)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(PARITY)
 	CMAKE_ARGS=-DLLAVA_BUILD=OFF $(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check \

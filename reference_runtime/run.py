@@ -6,6 +6,7 @@ Decode tokens after the warm-up count; a token's time is from the moment its id 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,11 +58,16 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class RunOutput:
-    """The figures, every operation, and the routing."""
+    """The figures, every operation, and the routing; the trace is made when it is asked for (it hashes the model)."""
 
     result: RunResult
     records: "pd.DataFrame"
-    trace: RoutingTrace
+    make_trace: Callable[[], RoutingTrace]
+
+    @cached_property
+    def trace(self) -> RoutingTrace:
+        """The routing of prompt and decode, with its provenance."""
+        return self.make_trace()
 
 
 def run(
@@ -90,7 +96,8 @@ def run(
     peak = peak_rss_bytes()
     record = session.record()
     records = runtime.clock.records()
-    return RunOutput(_result(runtime, task, record, records, peak), records, _trace(runtime, task, record))
+    result = _result(runtime, task, record, records, peak)
+    return RunOutput(result, records, partial(_trace, runtime, task, record))
 
 
 def _result(runtime: Runtime, task: Task, record: SessionRecord, records: "pd.DataFrame", peak: int) -> RunResult:
