@@ -13,4 +13,8 @@ def answer_console() -> "Console":
     """Standard output: as wide as the terminal, PIPE_WIDTH columns in a pipe or a file."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    class PipedConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # noqa: PLE0704  # the command ends in silence, with the status of an answer
+
+    return PipedConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)

@@ -12,7 +12,7 @@ def machine_conditions() -> dict[str, str]:
     return {
         "cpu": cpu_name(),
         "cores": str(os.cpu_count()),
-        "ram_bytes": str(_ram_bytes()),
+        "ram_bytes": str(ram_bytes()),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -57,7 +57,8 @@ def read_ahead_bytes(path: Path) -> int | None:
     return None
 
 
-def _ram_bytes() -> int:
+def ram_bytes() -> int:
+    """Bytes of RAM that the machine has, 0 where the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -6,6 +6,12 @@ from moeplan.errors import InputError
 from reference_runtime.model_config import ModelConfig
 
 
+def check_capacity(config: ModelConfig, n_tokens: int) -> None:
+    """Raises InputError where a sequence has no token or more than the model's context length."""
+    if not 0 < n_tokens <= config.context_length:
+        raise InputError("context", f"must be 1 to {config.context_length} tokens", n_tokens, "shorten the request")
+
+
 class KVCache:
     """
     Keys and values of the tokens so far, all layers: float32 (n_layers, kv, capacity, dim).
@@ -15,8 +21,7 @@ class KVCache:
 
     def __init__(self, config: ModelConfig, capacity: int) -> None:
         """Raises InputError where the capacity is above the model's context length."""
-        if not 0 < capacity <= config.context_length:
-            raise InputError("context", f"must be 1 to {config.context_length} tokens", capacity, "shorten the request")
+        check_capacity(config, capacity)
         shape = (config.n_layers, config.n_kv_heads, capacity, config.head_dim)
         self.keys, self.values = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         self.capacity, self.n_tokens = capacity, 0

@@ -15,9 +15,11 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from moeplan.errors import InputError, nearest
-from reference_runtime.conditions import file_system, read_ahead_bytes
-from reference_runtime.kernels.fast import FastKernels
+from moeplan.quantity import format_bytes
+from reference_runtime.conditions import file_system, ram_bytes, read_ahead_bytes
+from reference_runtime.kernels.fast import MOST_THREADS, FastKernels
 from reference_runtime.kernels.plain import PlainKernels
+from reference_runtime.kv_cache import check_capacity
 from reference_runtime.loading.gguf_weights import fingerprint
 from reference_runtime.loading.model_file import ModelFile
 from reference_runtime.loading.tokenizer import Tokenizer, read_tokenizer
@@ -41,6 +43,7 @@ LAYOUTS = ("bundle", "split")
 PREFETCH = ("none", "pre-attention")
 
 Progress = Callable[[int, int], object]
+Identity = tuple[int, int, int]  # inode, bytes and modification time in ns of a file
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,14 @@ class Runtime:
     layout: str
     n_threads: int
     warnings: tuple[str, ...]
+    opened_as: Identity | None = None  # of the model's first file
 
     def fingerprint(self) -> str:
-        """sha256 of the model file, of the first one where there are several."""
-        return fingerprint(self.model_file.files[0])
+        """sha256 of the model file, of the first one where there are several; "" where it is no more what was run."""
+        path = self.model_file.files[0]
+        if self.opened_as is None or _identity(path) != self.opened_as:
+            return ""
+        return fingerprint(path)
 
     def with_top_k(self, top_k: int) -> "Runtime":
         """The same open model with fewer experts per token than it was trained with. Raises InputError."""
@@ -180,9 +187,11 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
     Raises InputError; with a cap below what must be resident it carries the arithmetic.
     """
     _check(options)
+    opened_as = _identity(options.model)
     model_file = open_model(options.model)
+    check_capacity(model_file.config, capacity)
     prefetch = _prefetch(options, model_file)
-    n_threads = options.n_threads or len(os.sched_getaffinity(0))
+    n_threads = options.n_threads or _usable_cores(options.kernels)
     kernels = _kernels(options.kernels, n_threads)
     tokenizer = _tokenizer_or_none(options.model)
     store, layout, warnings = _store(options, model_file)
@@ -213,7 +222,7 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
         model = Model(model_file.config, dense, experts, kernels)
         yield Runtime(
             options, model, model_file, experts, plan, clock, tokenizer, baseline, prefetch, layout, n_threads,
-            (*model_file.warnings, *warnings),
+            (*model_file.warnings, *warnings), opened_as,
         )  # fmt: skip
 
 
@@ -226,6 +235,21 @@ def _check(options: RuntimeOptions) -> None:
         if value is not None and value not in known:
             raise InputError(name, f"must be one of {', '.join(known)}", repr(value), nearest(value, known))
     make_policy(options.cache_policy, 1, 1)
+
+
+def _identity(path: Path) -> Identity | None:
+    """None where there is no such file."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _usable_cores(kernels: str) -> int:
+    """Cores that the process may use; for the fast kernels no more than numba has threads."""
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(n_cores, MOST_THREADS) if kernels == "fast" else n_cores
 
 
 def _prefetch(options: RuntimeOptions, model_file: ModelFile) -> str:
@@ -261,15 +285,22 @@ def _store(options: RuntimeOptions, model_file: ModelFile) -> tuple[ExpertStore,
 
 
 def _plan(options: RuntimeOptions, store: ExpertStore, capacity: int) -> MemoryPlan:
-    spec = import_model(options.model).spec.model_copy(update={"kv_type": "f32"})
+    spec = import_model(options.model).spec
+    # the KV cache keeps what has left the window too, so it is planned as without one
+    attention = spec.attention.model_copy(update={"window": spec.attention.window and max(capacity, 1)})
+    spec = spec.model_copy(update={"kv_type": "f32", "attention": attention})
     plan = plan_memory(
         spec,
         store.layout,
-        ram_cap_bytes=options.ram_cap_bytes or UNLIMITED_BYTES,
+        ram_cap_bytes=UNLIMITED_BYTES if options.ram_cap_bytes is None else options.ram_cap_bytes,
         free_storage_bytes=UNLIMITED_BYTES,
         context=capacity,
         chunk_tokens=min(options.chunk_tokens, capacity),
     )
     if plan.verdict == "cannot_run":
         raise InputError("--ram-cap", "must hold what has to be resident", plan.arithmetic, "raise the cap")
+    resident, machine = plan.memory.resident_bytes, ram_bytes()
+    if 0 < machine < resident:
+        must = f"must leave the model within the machine's {format_bytes(machine)}"
+        raise InputError("--ram-cap", must, f"{format_bytes(resident)} to be resident", "give a lower cap")
     return plan

@@ -20,8 +20,9 @@ def nucleus_probabilities(logits: np.ndarray, temperature: float, top_p: float) 
 
     The token that crosses top_p is kept, so at least one remains (Holtzman et al., arXiv:1904.09751).
     """
-    scaled = logits.astype(np.float64) / temperature
-    probabilities = np.exp(scaled - scaled.max())
+    below_best = logits.astype(np.float64) - logits.max()
+    with np.errstate(over="ignore"):  # a temperature near 0 leaves minus infinity to all but the best
+        probabilities = np.exp(below_best / temperature)
     probabilities /= probabilities.sum()
     order = np.argsort(-probabilities, kind="stable")
     before = np.cumsum(probabilities[order]) - probabilities[order]  # mass of the better ones

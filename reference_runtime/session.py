@@ -20,7 +20,7 @@ class SessionRecord:
     token_ids: np.ndarray  # int32 (n,)
     expert_ids: np.ndarray  # int16 (n, n_layers, k)
     expert_weights: np.ndarray  # float32 (n, n_layers, k)
-    predicted: dict[str, np.ndarray]  # int16 like expert_ids
+    predicted: dict[str, np.ndarray]  # int16 like expert_ids; of a post-attention model alone
     zero_gate_frac: np.ndarray  # float64 (n_chunks, n_layers)
     chunk_tokens: np.ndarray  # int (n_chunks,): tokens of each chunk, 1 in decode
 
@@ -80,12 +80,26 @@ class Session:
         """What has been fed so far. Raises InputError when nothing was."""
         if not self._ids:
             raise InputError("session", "must have been fed", "no token")
-        names = self._predicted[0].keys()
+        names, expert_ids = self._predicted[0].keys(), np.concatenate(self._ids)
+        predicted = {name: np.concatenate([step[name] for step in self._predicted]) for name in names}
+        if predicted:
+            predicted["last-token"] = last_token_prediction(expert_ids)
         return SessionRecord(
             token_ids=np.concatenate(self._tokens),
-            expert_ids=np.concatenate(self._ids),
+            expert_ids=expert_ids,
             expert_weights=np.concatenate(self._weights),
-            predicted={name: np.concatenate([step[name] for step in self._predicted]) for name in names},
+            predicted=predicted,
             zero_gate_frac=np.stack(self._zero),
             chunk_tokens=np.array([len(chunk) for chunk in self._tokens]),
         )
+
+
+def last_token_prediction(expert_ids: np.ndarray) -> np.ndarray:
+    """
+    The experts of the token before, int16 (n, n_layers, k): what a temporal prefetcher would say.
+
+    The first token has none before it: experts 0 to k - 1 stand there.
+    """
+    _, n_layers, top_k = expert_ids.shape
+    first = np.broadcast_to(np.arange(top_k, dtype=expert_ids.dtype), (1, n_layers, top_k))
+    return np.concatenate([first, expert_ids[:-1]])

@@ -200,12 +200,12 @@ def test_a_damaged_or_foreign_store_is_refused(model: ModelFile, how: str, says:
     damage(path, how)
     with pytest.raises(InputError, match=says) as caught:
         open_store(path, model)
-    assert "moeplan run MODEL --prepare" in str(caught.value)
+    assert "moeplan run --model MODEL --prepare" in str(caught.value)
 
 
 def test_no_store_is_one_clear_line(model: ModelFile) -> None:
     """It says how to make one."""
-    with pytest.raises(InputError, match=r"got no such file; prepare it with moeplan run MODEL --prepare"):
+    with pytest.raises(InputError, match=r"got no such file; prepare it with moeplan run --model MODEL --prepare"):
         open_store(default_store_path(model.path), model)
 
 

@@ -156,6 +156,19 @@ def test_forced_decode_feeds_the_given_tokens(gguf: Path) -> None:
     assert (output.trace.phase == DECODE).sum() == N_DECODE
 
 
+def test_a_post_attention_model_records_what_could_be_known_earlier(gguf: Path) -> None:
+    """Such a model's trace carries two predictions; the one from the entering state is often right, never always."""
+    tokens = random_tokens(N_PROMPT + N_DECODE, CONFIG).tolist()
+    with open_runtime(RuntimeOptions(gguf, n_threads=1), len(tokens)) as runtime:
+        config = replace(runtime.model.config, pre_attention_router=False)
+        late = replace(runtime, model=replace(runtime.model, config=config))
+        trace = run(late, Task(tokens[:N_PROMPT], N_DECODE, forced=tokens[N_PROMPT:])).trace
+    assert set(trace.predicted) == {"previous-layer-state", "last-token"}
+    np.testing.assert_array_equal(trace.predicted["last-token"][1:], trace.expert_ids[:-1])
+    same = np.sort(trace.predicted["previous-layer-state"], axis=2) == np.sort(trace.expert_ids, axis=2)
+    assert 0.3 < same.mean() < 1
+
+
 def test_a_changed_file_gives_no_token(gguf: Path, tmp_path: Path) -> None:
     """A model file that is written to during the run is an error in one line."""
     path = tmp_path / "m.gguf"

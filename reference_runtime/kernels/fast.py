@@ -24,7 +24,7 @@ from reference_runtime.model import Expert, Wave
 
 _FEW = 12  # tokens that are multiplied one by one: up to here that beats unpacking
 _PANEL = 2**19  # float32 weights that are unpacked at a time
-_MOST_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+MOST_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 _in_use = threading.local()  # numba counts threads per calling thread
 
 
@@ -33,8 +33,8 @@ class FastKernels:
 
     def __init__(self, n_threads: int) -> None:
         """Raises InputError where numba does not have so many threads."""
-        if not 1 <= n_threads <= _MOST_THREADS:
-            raise InputError("threads", f"must be 1 to {_MOST_THREADS}", n_threads)
+        if not 1 <= n_threads <= MOST_THREADS:
+            raise InputError("--threads", f"must be 1 to {MOST_THREADS}", n_threads)
         self.n_threads = n_threads
         self._panel = np.empty(0, np.float32)
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moeplan.errors import InputError
+from moeplan.quantity import format_bytes
 from reference_runtime.streaming.storage_limiter import StorageLimiter
 from simulator.expert_layout import ALIGNMENT_BYTES, padded
 
@@ -24,8 +25,16 @@ _F_NOCACHE = getattr(fcntl, "F_NOCACHE", None)  # macOS only
 
 
 def page_aligned(n_bytes: int) -> np.ndarray:
-    """uint8 (n_bytes,) of private memory at a page's start, every page touched: a fresh page costs some 3 us."""
-    memory = mmap.mmap(-1, max(padded(n_bytes), ALIGNMENT_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """
+    uint8 (n_bytes,) of private memory at a page's start, every page touched: a fresh page costs some 3 us.
+
+    Raises InputError where the system has not so much.
+    """
+    size = max(padded(n_bytes), ALIGNMENT_BYTES)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise InputError("memory", f"must have {format_bytes(size)} free", error, "give a lower --ram-cap") from error
     array = np.frombuffer(memory, dtype=np.uint8)
     array[::ALIGNMENT_BYTES] = 0
     return array[:n_bytes]

@@ -34,7 +34,7 @@ from simulator.expert_layout import ALIGNMENT_BYTES, ExpertLayout, layout_of_byt
 MAGIC, VERSION = b"moeplan experts\n", 1  # the version changes with the header and with any packing
 HEADER = struct.Struct("<16sIIIQ")
 PACKINGS: tuple[Packing, Packing, Packing] = ("rows", "rows", "columns")  # gate, up, down
-PREPARE = "prepare it with moeplan run MODEL --prepare"
+PREPARE = "prepare it with moeplan run --model MODEL --prepare"
 Progress = Callable[[int, int], object]  # bytes done, bytes in all
 
 

@@ -15,6 +15,7 @@ from moeplan.quantity import format_bytes
 from reference_runtime.loading.model_file import ModelFile
 from reference_runtime.streaming.direct_reads import page_aligned
 from reference_runtime.streaming.expert_store import (
+    MAGIC,
     PREPARE,
     Progress,
     SplitSource,
@@ -35,9 +36,11 @@ def prepare(model_file: ModelFile, target: Path | None = None, progress: Progres
 
     The store appears under its name when it is whole and on the disk; after a kill the next call removes what was
     left and starts over.  progress is called with bytes written and bytes in all.  Raises InputError for a
-    source that cannot be read, changes meanwhile or holds a NaN or an infinity, and for a disk that is full.
+    source that cannot be read, changes meanwhile or holds a NaN or an infinity, for a disk that is full, and for a
+    target that is another file, such as the model itself.
     """
     target = output_target(target or default_store_path(model_file.path))
+    _refuse_other_file(target)
     fingerprint = source_fingerprint(model_file)
     source = SplitSource(model_file)
     try:
@@ -45,10 +48,24 @@ def prepare(model_file: ModelFile, target: Path | None = None, progress: Progres
             _write(source, fingerprint, file, target, progress)
             check_source(target, fingerprint, model_file, PREPARE)
     except OSError as error:
-        raise InputError(str(target), "must be a place that can be written", error.strerror or error) from error
+        must, advice = "must be a place that can be written", "give another place with --store"
+        raise InputError(str(target), must, error.strerror or error, advice) from error
     finally:
         source.close()
     return target
+
+
+def _refuse_other_file(target: Path) -> None:
+    """Raises InputError where a file stands that is neither a store, whole or damaged, nor empty."""
+    if not target.exists():
+        return
+    try:
+        with target.open("rb") as file:
+            start = file.read(len(MAGIC))
+    except OSError as error:
+        raise InputError(str(target), "must be a file that can be read", error.strerror or error) from error
+    if start not in (b"", MAGIC):
+        raise InputError("--store", "must be a new name or an expert store", f"{target}, which is another file")
 
 
 def _write(

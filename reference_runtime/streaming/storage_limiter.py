@@ -5,6 +5,8 @@ from time import perf_counter
 
 from moeplan.errors import InputError
 
+LONGEST_WAIT_S = 2.0**30  # 34 years; the system's clocks take no more than some 2^63 ns
+
 
 class StorageLimiter:
     """
@@ -43,4 +45,4 @@ class StorageLimiter:
         now = perf_counter()
         self._lane_free_s[lane] = max(now, due_s)
         if now < due_s:
-            closing.wait(due_s - now)
+            closing.wait(min(due_s - now, LONGEST_WAIT_S))

@@ -1,7 +1,7 @@
 """
 Evaluate a trained model: its loss against the trigram baseline, and whether its routing means something.
 
-    python -m reference_runtime.training.evaluate MODEL.gguf CORPUS [--n-windows 16] [--n-tokens 256] [--json]
+    python -m reference_runtime.training.evaluate MODEL.gguf CORPUS [--n-windows 64] [--n-tokens 256] [--json]
 
 CORPUS is the folder that reference_runtime.training.corpus builds.  The model and the baseline predict the same
 held-out tokens; both see what stands before a window, the model the last --n-context tokens of it.
@@ -145,7 +145,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("gguf", type=Path)
     parser.add_argument("corpus", type=Path)
-    parser.add_argument("--n-windows", type=int, default=16, help="windows of a domain")
+    parser.add_argument("--n-windows", type=int, default=64, help="windows of a domain")
     parser.add_argument("--n-tokens", type=int, default=256, help="tokens of a window")
     parser.add_argument("--n-context", type=int, default=256, help="tokens that the model sees before a window")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the tables")
