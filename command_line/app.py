@@ -3,6 +3,7 @@ The command `moeplan`: exit status 0 when an answer was given, 2 when the input 
 """
 
 import errno
+import io
 import os
 import sys
 from typing import NoReturn
@@ -41,6 +42,7 @@ USAGE_ERROR, CLICK_ERROR = (
 
 def main() -> None:
     """Run the command; wrong input becomes one line on standard error."""
+    _open_output()
     try:
         code = _run()
         sys.stdout.flush()
@@ -63,6 +65,8 @@ def _run() -> int:
         _fail(f"moeplan: {error}")
     except typer.Abort:
         return 130
+    except MemoryError as error:
+        _fail(f"moeplan: memory: must hold what was asked for, got {error or 'too little'}; ask for less")
     except USAGE_ERROR as error:  # type: ignore[misc]
         if type(error).__name__ == "NoArgsIsHelpError":  # a noun without a verb asks for help
             print(error.format_message())
@@ -72,6 +76,15 @@ def _run() -> int:
     except CLICK_ERROR as error:  # type: ignore[misc]
         _fail(f"moeplan: {error.format_message()}")
     return code if isinstance(code, int) else 0
+
+
+def _open_output() -> None:
+    """Streams that were closed go nowhere; what the terminal's encoding lacks becomes a question mark."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _leave_output() -> None:

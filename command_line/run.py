@@ -1,6 +1,7 @@
 """`moeplan run`: really execute a model, really stream its experts, and say what happened."""
 
 import json
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from reference_runtime.quality.evaluation import Evaluation, HeldOutText
     from reference_runtime.run import RunOutput, Task
     from reference_runtime.runtime import Runtime, RuntimeOptions
+
+
+RECORD_FILES = ("trace.parquet", "ops.parquet", "run.json")
 
 
 def _option(help_text: str, metavar: str | None = None, **checks: Any) -> Any:
@@ -81,8 +85,8 @@ def run(
         cache_policy=cache, prefetch=prefetch, layout=layout, store=store, n_threads=threads, kernels=kernels,
         chunk_tokens=prefill_chunk,
     )  # fmt: skip
-    if record is not None and record.exists() and not record.is_dir():
-        raise InputError("--record", "must be a folder or a new name", str(record))
+    if record is not None:
+        _check_record(record)
     held_out = _held_out(options.model, evaluate, evaluate_tokens, lm_head_predictor, replay_routing)
     has_prompt = not (prompt is None and prompt_file is None and token_ids is None)
     if prepare:
@@ -145,17 +149,20 @@ def _task(
     forced: bool, warm_up: int, temperature: float, top_p: float, seed: int,
 ) -> "Task":  # fmt: skip
     from reference_runtime.loading.token_files import read_token_ids
+    from reference_runtime.loading.weight_loading import open_model
     from reference_runtime.run import Task
     from reference_runtime.runtime import read_model_tokenizer
     from reference_runtime.sampling import seeded
 
+    if prompt is not None and not prompt.isascii():
+        _check_text(prompt)
     given = {"--prompt": prompt, "--prompt-file": prompt_file, "--token-ids": token_ids}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
         raise InputError("--prompt", "must be given once: --prompt, --prompt-file or --token-ids", named or "nothing")
     end_id = -1
     if token_ids is not None:
-        ids = read_token_ids(token_ids).tolist()
+        ids = read_token_ids(token_ids, open_model(options.model).config.vocab_size).tolist()
     else:
         tokenizer = read_model_tokenizer(options.model)
         ids, end_id = _encode(tokenizer, prompt, prompt_file), tokenizer.eos_id
@@ -179,6 +186,14 @@ def _encode(tokenizer: "Tokenizer", prompt: str | None, prompt_file: Path | None
     return tokenizer.encode(text)
 
 
+def _check_text(prompt: str) -> None:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:  # bytes of the shell that were no UTF-8
+        got = f"a bad byte at {error.start}"
+        raise InputError("--prompt", "must be UTF-8 text", got, "give it with --token-ids") from None
+
+
 def _with_replay(task: "Task", runtime: "Runtime", name: str | None) -> "Task":
     if name is None:
         return task
@@ -196,10 +211,27 @@ def _write_record(output: "RunOutput", answer: dict[str, Any], folder: Path) -> 
     from moeplan.files import atomic_path, write_text
     from traces.store import write_trace
 
-    write_trace(output.trace, folder / "trace.parquet")
-    with atomic_path(folder / "ops.parquet") as temporary:
+    trace, operations, figures = (folder / name for name in RECORD_FILES)
+    write_trace(output.trace, trace)
+    with atomic_path(operations) as temporary:
         output.records.to_parquet(temporary)
-    write_text(folder / "run.json", json.dumps(answer, indent=1))
+    write_text(figures, json.dumps(answer, indent=1))
+
+
+def _check_record(folder: Path) -> None:
+    """Raises InputError where no record could be written, so that nothing runs in vain."""
+    from moeplan.files import output_target
+
+    if folder.exists() and not folder.is_dir():
+        raise InputError("--record", "must be a folder or a new name", str(folder))
+    for name in RECORD_FILES:
+        output_target(folder / name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(str(folder), "must be a folder that can be written", error.strerror or error) from error
 
 
 def _bytes(text: str | None, where: str) -> int | None:

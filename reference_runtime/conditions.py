@@ -20,6 +20,11 @@ def machine_conditions() -> dict[str, str]:
     }
 
 
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def cpu_name() -> str:
     """The processor's own name, or the machine type where the system does not tell."""
     try:

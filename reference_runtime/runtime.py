@@ -6,7 +6,6 @@ the interpreter and its libraries are the baseline, measured before any weight i
 decided by the simulator's own memory plan, so both count the same number of slots.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from moeplan.errors import InputError, nearest
 from moeplan.quantity import format_bytes
-from reference_runtime.conditions import file_system, ram_bytes, read_ahead_bytes
+from reference_runtime.conditions import file_system, ram_bytes, read_ahead_bytes, usable_cores
 from reference_runtime.kernels.fast import MOST_THREADS, FastKernels
 from reference_runtime.kernels.plain import PlainKernels
 from reference_runtime.kv_cache import check_capacity
@@ -191,7 +190,7 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
     model_file = open_model(options.model)
     check_capacity(model_file.config, capacity)
     prefetch = _prefetch(options, model_file)
-    n_threads = options.n_threads or _usable_cores(options.kernels)
+    n_threads = options.n_threads or min(usable_cores(), MOST_THREADS)
     kernels = _kernels(options.kernels, n_threads)
     tokenizer = _tokenizer_or_none(options.model)
     store, layout, warnings = _store(options, model_file)
@@ -244,12 +243,6 @@ def _identity(path: Path) -> Identity | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-def _usable_cores(kernels: str) -> int:
-    """Cores that the process may use; for the fast kernels no more than numba has threads."""
-    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(n_cores, MOST_THREADS) if kernels == "fast" else n_cores
 
 
 def _prefetch(options: RuntimeOptions, model_file: ModelFile) -> str:

@@ -80,7 +80,9 @@ def test_prepare_replaces_a_damaged_or_empty_store(gguf: Path) -> None:
 def test_a_model_folder_that_cannot_be_written_asks_for_a_store(gguf: Path) -> None:
     """The shipped model lies among the installed packages: the message names the option that helps."""
     default_store_path(gguf).parent.write_text("no folder")
-    with pytest.raises(InputError, match=r"must be a place that can be written, got .*; give another place with --store"):
+    with pytest.raises(
+        InputError, match=r"must be a place that can be written, got .*; give another place with --store"
+    ):
         prepare_store(RuntimeOptions(gguf), no_progress)
 
 
@@ -133,7 +135,10 @@ def test_a_prompt_that_is_no_text_is_refused(gguf: Path) -> None:
 @pytest.mark.parametrize("n_tokens", [CONFIG.context_length + 1, 10**400])
 def test_a_context_too_long_is_refused_before_loading(gguf: Path, n_tokens: int) -> None:
     """However large; nothing of the model has been read then."""
-    with pytest.raises(InputError, match="context: must be 1 to 64 tokens"), open_runtime(RuntimeOptions(gguf), n_tokens):
+    with (
+        pytest.raises(InputError, match="context: must be 1 to 64 tokens"),
+        open_runtime(RuntimeOptions(gguf), n_tokens),
+    ):
         pass
 
 
