@@ -1,5 +1,6 @@
 """The console that answers are printed on."""
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ def answer_console() -> "Console":
 
     class PipedConsole(Console):
         def on_broken_pipe(self) -> None:
-            raise  # noqa: PLE0704  # the command ends in silence, with the status of an answer
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(0)  # the reader, such as head, has what it wanted; rich and click would say 1
 
     return PipedConsole(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)

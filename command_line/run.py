@@ -86,7 +86,7 @@ def run(
         chunk_tokens=prefill_chunk,
     )  # fmt: skip
     if record is not None:
-        _check_record(record)
+        check_record(record)
     held_out = _held_out(options.model, evaluate, evaluate_tokens, lm_head_predictor, replay_routing)
     has_prompt = not (prompt is None and prompt_file is None and token_ids is None)
     if prepare:
@@ -203,6 +203,7 @@ def _with_replay(task: "Task", runtime: "Runtime", name: str | None) -> "Task":
     from traces.catalog import load_trace
 
     router = ReplayRouter(load_trace(name), runtime.model.config, name)
+    router.check_length(len(task.prompt) + task.n_decode)
     return replace(task, router=router, label=router.label)
 
 
@@ -218,7 +219,7 @@ def _write_record(output: "RunOutput", answer: dict[str, Any], folder: Path) -> 
     write_text(figures, json.dumps(answer, indent=1))
 
 
-def _check_record(folder: Path) -> None:
+def check_record(folder: Path) -> None:
     """Raises InputError where no record could be written, so that nothing runs in vain."""
     from moeplan.files import output_target
 

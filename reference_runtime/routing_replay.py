@@ -52,12 +52,16 @@ class ReplayRouter:
         Raises InputError behind the trace's last row unless it wraps.
         """
         rows = self._first_row + first_position + np.arange(len(scores))  # (n,)
-        n_rows = len(self._ids)
-        if rows[-1] >= n_rows and not self._wrap:
-            advice = "run fewer tokens, take a longer trace or let it wrap"
-            raise InputError(self._name, f"must have a row for each token, it has {n_rows}", int(rows[-1]) + 1, advice)
-        rows %= n_rows
+        self.check_length(int(rows[-1]) + 1 - self._first_row)
+        rows %= len(self._ids)
         return self._ids[rows, layer].astype(np.int64), self._weights[rows, layer]
+
+    def check_length(self, n_tokens: int) -> None:
+        """Raises InputError where a sequence of so many tokens goes behind the trace's last row, unless it wraps."""
+        n_rows, needed = len(self._ids), self._first_row + n_tokens
+        if needed > n_rows and not self._wrap:
+            advice = "run fewer tokens, take a longer trace or let it wrap"
+            raise InputError(self._name, f"must have a row for each token, it has {n_rows}", needed, advice)
 
 
 def replay_router(path: Path, config: ModelConfig, *, first_row: int = 0, wrap: bool = False) -> ReplayRouter:

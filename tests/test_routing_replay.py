@@ -61,6 +61,15 @@ def test_the_end_is_refused_or_wraps() -> None:
     assert ids[:, 0].tolist() == [1, 0, 1]
 
 
+def test_a_sequence_too_long_is_refused_before_it_runs() -> None:
+    """The same error before the first token; from a later first row it has fewer, and wrapping it never ends."""
+    router = ReplayRouter(trace(), SMALL, "t", first_row=4)
+    router.check_length(N_TOKENS - 4)
+    with pytest.raises(InputError, match="t: must have a row for each token, it has 10, got 11"):
+        router.check_length(N_TOKENS - 3)
+    ReplayRouter(trace(), SMALL, "t", wrap=True).check_length(1000)
+
+
 def test_weights_are_the_recorded_ones_or_equal() -> None:
     """Recorded weights sum to 1 again after their float16 rounding; a trace without weights gives 1 / k."""
     recorded = np.broadcast_to(np.float16([0.7, 0.3]), (N_TOKENS, SMALL.n_layers, 2)).copy()

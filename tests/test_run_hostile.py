@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from forward_oracle import SMALL, random_tokens, random_weights, vocabulary
 
+from command_line.run import check_record
 from moeplan.errors import InputError
 from reference_runtime import runtime as runtime_module
 from reference_runtime.kernels import compiled_code_folder
@@ -117,10 +118,9 @@ def test_durations_are_no_token_ids(tmp_path: Path) -> None:
         read_token_ids(tmp_path / "t.npy")
 
 
-@pytest.mark.parametrize("ids", [[1, -1], [1, CONFIG.vocab_size]])
-def test_ids_outside_the_vocabulary_name_their_file(gguf: Path, tmp_path: Path, ids: list[int]) -> None:
+def test_ids_outside_the_vocabulary_name_their_file(gguf: Path, tmp_path: Path) -> None:
     """Also where decode would come to them late."""
-    (tmp_path / "ids.json").write_text(json.dumps(ids))
+    (tmp_path / "ids.json").write_text(json.dumps([1, CONFIG.vocab_size]))
     done = command("--model", gguf, "--token-ids", tmp_path / "ids.json", "--forced", "--max-tokens", 1)
     assert is_one_line(done, "ids.json: must hold ids of 0 to")
 
@@ -144,30 +144,33 @@ def test_a_context_too_long_is_refused_before_loading(gguf: Path, n_tokens: int)
 
 def test_a_cap_below_a_byte_is_no_missing_cap(gguf: Path) -> None:
     """0.4 B rounds to 0, which caps everything."""
-    assert is_one_line(command("--model", gguf, "--prompt", "#", "--ram-cap", "0.4 B"), "--ram-cap: must hold")
+    with pytest.raises(InputError, match="--ram-cap: must hold"), open_runtime(RuntimeOptions(gguf, 0), 8):
+        pass
 
 
 def test_a_model_larger_than_the_memory_asks_for_a_cap(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rather one line at once than a process that the system kills."""
     monkeypatch.setattr(runtime_module, "ram_bytes", lambda: 1000)
-    with pytest.raises(InputError, match=r"--ram-cap: must leave .* within the machine's 1000 B"):
-        with open_runtime(RuntimeOptions(gguf), 8):
-            pass
+    says = r"--ram-cap: must leave .* within the machine's 1000 B"
+    with pytest.raises(InputError, match=says), open_runtime(RuntimeOptions(gguf), 8):
+        pass
 
 
 def test_memory_that_the_system_refuses_is_one_line() -> None:
     """mmap says ENOMEM."""
-    with pytest.raises(InputError, match="memory: must have .* free"):
+    with pytest.raises(InputError, match=r"memory: must have .* free"):
         direct_reads.page_aligned(2**60)
 
 
-def test_a_record_that_cannot_be_written_is_refused_before_the_run(gguf: Path, tmp_path: Path) -> None:
-    """A folder in a file's place; the run would have been in vain (and the model needs no reading to see it)."""
+def test_a_record_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    """A file in a folder's place or a folder in a file's: the run would have been in vain."""
     (tmp_path / "file").write_text("")
     (tmp_path / "used" / "run.json").mkdir(parents=True)
-    for folder in (tmp_path / "file" / "out", tmp_path / "used"):
-        done = command("--model", tmp_path / "small.gguf", "--prompt", "#", "--max-tokens", 999, "--record", folder)
-        assert is_one_line(done, str(folder))
+    for folder in (tmp_path / "file" / "out", tmp_path / "used", tmp_path / "file"):
+        with pytest.raises(InputError, match=str(folder) if folder.name != "file" else "--record"):
+            check_record(folder)
+    check_record(tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 # Numbers at the edge
@@ -202,19 +205,39 @@ def test_output_that_is_no_unicode_or_closed(gguf: Path) -> None:
     done = command(*arguments, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert "gates shut" in done.stdout
-    call = f"{sys.executable} -m command_line.app run --threads 1 {' '.join(map(str, arguments[:2]))} --prompt a >&-"
+    call = f"{sys.executable} -m command_line.app run --model {gguf} --prompt '#' --max-tokens 3 --threads 1 >&-"
     closed = subprocess.run(call, shell=True, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
+def test_an_answer_whose_reader_has_gone_is_an_answer() -> None:
+    """`| head -1`: silence and status 0, also where rich writes."""
+    code = "from command_line.console import answer_console as a; c = a(); [c.print(99 * str(i)) for i in range(9999)]"
+    call = f'{sys.executable} -c "{code}; raise SystemExit(7)" | head -1; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", call], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_fewer_threads_of_numba_are_the_default(gguf: Path) -> None:
     """NUMBA_NUM_THREADS below the cores limits the default and names the option where one is given."""
-    call = [sys.executable, "-m", "command_line.app", "run", "--model", gguf, "--prompt", "a", "--json"]
+    call = [
+        sys.executable,
+        "-m",
+        "command_line.app",
+        "run",
+        "--model",
+        gguf,
+        "--prompt",
+        "#",
+        "--max-tokens",
+        "1",
+        "--json",
+    ]
     environment = {**os.environ, "NUMBA_NUM_THREADS": "1"}
     done = subprocess.run(call, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["conditions"]["threads"] == "1"
-    many = command("--model", gguf, "--prompt", "a", "--threads", 100_000)
+    many = command("--model", gguf, "--prompt", "#", "--max-tokens", 1, "--threads", 100_000)
     assert is_one_line(many, "--threads: must be 1 to")
 
 

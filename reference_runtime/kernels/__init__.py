@@ -5,6 +5,7 @@ Importing this package, which every compiled function does first, sees to it tha
 """
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -23,22 +24,27 @@ def compiled_code_folder(package: Path) -> Path | None:
     if os.environ.get(CACHE_DIR) or _can_write(package / "__pycache__"):
         return None
     home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "moeplan"
+    if home.is_absolute() and _can_write(home):
+        return home
     private = Path(tempfile.gettempdir()) / f"moeplan-{os.getuid()}"
-    found = next((folder for folder in (home, private) if folder.is_absolute() and _can_write(folder)), None)
-    if found is None:
-        raise InputError(CACHE_DIR, "must name a folder that can be written", "none", f"tried {home} and {private}")
-    return found
+    if _can_write(private) and _is_private(private):
+        return private
+    raise InputError(CACHE_DIR, "must name a folder that can be written", "none", f"tried {home} and {private}")
 
 
 def _can_write(folder: Path) -> bool:
-    """Whether files can be made in a folder that belongs to this user and that no one else may write to."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            stat = folder.lstat()
+            return True
     except OSError:
         return False
-    return stat.st_uid == os.getuid() and not stat.st_mode & 0o022
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether it is this user's own folder and no link, and no one else may write to it."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _keep_compiled_code() -> None:
