@@ -101,7 +101,7 @@ def run(
         task = _task(options, prompt, prompt_file, token_ids, max_tokens, forced, warm_up, temperature, top_p, seed)
     capacity = max(len(task.prompt) + task.n_decode, held_out.window_tokens if held_out else 0)
     with ExitStack() as stack:
-        with step_bar("loading") as on_load:
+        with step_bar("loading (the first run also compiles)") as on_load:
             runtime = stack.enter_context(open_runtime(options, capacity, on_load))
         runtime = runtime if top_k is None else runtime.with_top_k(top_k)
         task = _with_replay(task, runtime, replay_routing)

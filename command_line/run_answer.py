@@ -57,7 +57,7 @@ def _lines(result: RunResult) -> list[str]:
     cap = "no cap" if result.ram_cap_bytes is None else f"cap {format_bytes(result.ram_cap_bytes)}"
     lines.append(
         f"memory: {format_bytes(grown)} above the {format_bytes(result.baseline_rss_bytes)} of the bare process at its "
-        f"peak, {cap}"
+        f"peak, {cap} (the allocator may add a tenth and 20 MB)"
     )
     lines.append(f"routing: {result.conditions['routing']}; {result.conditions['kernels']}; {result.conditions['cpu']}")
     return lines

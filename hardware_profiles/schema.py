@@ -304,6 +304,14 @@ class HardwareProfile(Frozen):
     overlap_efficiency: FracFigure
     power: Power | None = None
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        read, ram = self.storage.sequential_read.value, self.ram.peak_bandwidth.value
+        if read > ram:
+            must = "storage.sequential_read must be at most ram.peak_bandwidth, which it is read into"
+            raise ProfileError("storage", must, f"{format_rate(read)} > {format_rate(ram)}")
+        return self
+
 
 def figures(profile: HardwareProfile) -> Iterator[tuple[str, Figure]]:
     """Every Figure of a profile with its dotted key, in the order of the schema; table rows are no Figures."""

@@ -116,10 +116,11 @@ def _as_input_error(
     if first["type"] == "missing":
         return InputError(where, f"key {key!r} must be given", f"nothing{more}")
     inner = first.get("ctx", {}).get("error")
+    place = f"{where}: {key}" if key else source  # a rule over several parts stands at no line
     if isinstance(inner, InputError):
-        return InputError(f"{where}: {key}", inner.must, inner.got + more, inner.advice)
+        return InputError(place, inner.must, inner.got + more, inner.advice)
     return InputError(
-        f"{where}: {key}",
+        place,
         first["msg"].replace("Value error, ", "").replace("Input should", "must"),
         f"{first['input']!r}{more}",
     )

@@ -62,7 +62,7 @@ def _if_misses_double(fast: FastEngine, prepared: Prepared) -> tuple[str, ...]:
     twice = Decisions(np.minimum(2 * fast.decisions.n_misses, used), used)
     worse = FastEngine(fast.scenario, twice)
     speed = tokens_per_s(worse.timeline(fast.scenario.rates), fast.scenario.is_counted)
-    return (f"If this model missed twice as often as the stand-in, it would run at {speed:.3g} tokens/s.",)
+    return (f"With twice the stand-in's misses in each layer (at most all of its experts): {speed:.3g} tokens/s.",)
 
 
 def checked_engine(name: str) -> Engine:

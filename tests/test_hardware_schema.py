@@ -128,3 +128,9 @@ def test_an_unknown_device_is_answered_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be a shipped device or a YAML file"):
         load_profile("x" * 5000)
     assert profile_names() == sorted(profile_names())
+
+
+def test_storage_faster_than_ram_is_a_mistyped_unit(tmp_path: Path) -> None:
+    """520 GB/s for 520 MB/s is refused: nothing is read faster than the RAM takes it."""
+    text, _ = changed("value: 419 MB/s", "value: 520 GB/s")
+    assert "storage.sequential_read must be at most ram.peak_bandwidth" in complaint(tmp_path, text)

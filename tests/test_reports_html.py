@@ -105,7 +105,7 @@ def test_the_streaming_plan_answers_top_to_bottom(tmp_path: Path) -> None:
         "On storage2.12 GiB",
         "Resident in RAM1.00 GiB",
         "The routing is a stand-in",
-        "Single changes that reach 15 tokens/s, cheapest first",
+        "Changes that reach 15 tokens/s, cheapest first",
         "419 MB/s → 1.23 GB/s",
         "Not enough alone:",
         "17 of 30 combinations reach 15 tokens/s: at 1 GiB from 1.5 GB/s, at 419 MB/s from 2 GiB",

@@ -252,7 +252,7 @@ def test_a_stand_in_is_called_a_stand_in(question: Question) -> None:
     """Routing of another model: in the warnings and in the small print."""
     result = fast(question)
     assert any("stand-in" in warning for warning in result.warnings)
-    assert any("missed twice as often" in warning for warning in result.warnings)
+    assert any("twice the stand-in's misses" in warning for warning in result.warnings)
     assert "stand-in for smallthinker-4b-a0.6b" in result.small_print["routing"]
 
 

@@ -7,6 +7,7 @@ from traces.routing_trace import RoutingTrace
 from traces.store import read_trace
 
 SAMPLES = Path(__file__).parent / "samples"
+RECORDED = "trace.parquet"  # in the folder that `moeplan run --record` writes
 
 _SHIPPED = Shipped(SAMPLES, ".parquet", "--trace", "a shipped trace or a file")
 trace_names = _SHIPPED.names
@@ -14,5 +15,7 @@ trace_path = _SHIPPED.path
 
 
 def load_trace(name_or_path: str) -> RoutingTrace:
-    """A shipped trace or a trace file. Raises InputError."""
-    return read_trace(trace_path(name_or_path))
+    """A shipped trace, a trace file or the folder of a recorded run. Raises InputError."""
+    path = trace_path(name_or_path)
+    recorded = path / RECORDED
+    return read_trace(recorded if recorded.is_file() else path)
