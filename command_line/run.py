@@ -149,9 +149,9 @@ def _task(
     forced: bool, warm_up: int, temperature: float, top_p: float, seed: int,
 ) -> "Task":  # fmt: skip
     from reference_runtime.loading.token_files import read_token_ids
+    from reference_runtime.loading.tokenizer import read_tokenizer
     from reference_runtime.loading.weight_loading import open_model
     from reference_runtime.run import Task
-    from reference_runtime.runtime import read_model_tokenizer
     from reference_runtime.sampling import seeded
 
     if prompt is not None and not prompt.isascii():
@@ -164,7 +164,7 @@ def _task(
     if token_ids is not None:
         ids = read_token_ids(token_ids, open_model(options.model).config.vocab_size).tolist()
     else:
-        tokenizer = read_model_tokenizer(options.model)
+        tokenizer = read_tokenizer(options.model)
         ids, end_id = _encode(tokenizer, prompt, prompt_file), tokenizer.eos_id
     choose = seeded(seed, temperature, top_p)
     if forced:

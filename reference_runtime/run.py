@@ -15,12 +15,12 @@ from moeplan.errors import InputError
 from reference_runtime.conditions import machine_conditions
 from reference_runtime.forward import OWN_ROUTER, Router
 from reference_runtime.process_memory import peak_rss_bytes
-from reference_runtime.record import ENGINE
+from reference_runtime.record import Request, trace_header, trace_of
 from reference_runtime.run_result import TEACHER_FORCED, RunResult, hidden_share, layer_timings, seconds_per_token
 from reference_runtime.runtime import Runtime
 from reference_runtime.sampling import Chooser, greedy
 from reference_runtime.session import Session, SessionRecord
-from traces.routing_trace import DECODE, PREFILL, RoutingTrace, TraceHeader
+from traces.routing_trace import RoutingTrace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,24 +143,13 @@ def _conditions(runtime: Runtime, task: Task) -> dict[str, str]:
 
 def _trace(runtime: Runtime, task: Task, record: SessionRecord) -> RoutingTrace:
     n_prompt, n_tokens = len(task.prompt), len(record.token_ids)
-    header = TraceHeader(
-        model=runtime.model.config.name,
-        model_fingerprint=runtime.fingerprint(),
-        n_experts=runtime.model.config.n_experts,
-        layer_ids=tuple(range(runtime.model.config.n_layers)),
-        engine=ENGINE,
+    header = trace_header(
+        runtime.model.config,
+        runtime.fingerprint(),
         source=task.conditions.get("prompt", "token ids of the person who ran it"),
         licence="unknown",
+        domains=("unspecified",),
         conditions=_conditions(runtime, task),
     )
-    return RoutingTrace(
-        header=header,
-        expert_ids=record.expert_ids,
-        phase=np.repeat([PREFILL, DECODE], [n_prompt, n_tokens - n_prompt]).astype(np.uint8),
-        request_id=np.zeros(n_tokens, np.int32),
-        position=np.arange(n_tokens, dtype=np.int32),
-        domain=np.zeros(n_tokens, np.int16),
-        token_id=record.token_ids,
-        weights=record.expert_weights.astype(np.float16),
-        predicted=record.predicted,
-    )
+    request = Request(record.token_ids, n_prompt, n_tokens - n_prompt, np.zeros(n_tokens, np.int16))
+    return trace_of([record], [request], header)

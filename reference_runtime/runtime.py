@@ -162,11 +162,6 @@ def find_model(name: str) -> Path:
     return path
 
 
-def read_model_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer that the model carries. Raises InputError where it has none."""
-    return read_tokenizer(path)
-
-
 def prepare_store(options: RuntimeOptions, progress: Progress) -> Path:
     """The model's bundle, written where it is missing or not the model's. Raises InputError."""
     model_file = open_model(options.model)
@@ -186,8 +181,8 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
     Raises InputError; with a cap below what must be resident it carries the arithmetic.
     """
     _check(options)
-    opened_as = _identity(options.model)
     model_file = open_model(options.model)
+    opened_as = _identity(model_file.files[0])
     check_capacity(model_file.config, capacity)
     prefetch = _prefetch(options, model_file)
     n_threads = options.n_threads or min(usable_cores(), MOST_THREADS)

@@ -1,5 +1,6 @@
 """`moeplan run` under odd input and odd surroundings: one line, nothing lost, nothing overwritten."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forward_oracle import SMALL, random_tokens, random_weights, vocabulary
+from parity.model_files import write_folder
+from parity.random_models import FAMILIES, random_model
 
 from command_line.run import check_record
 from moeplan.errors import InputError
@@ -282,6 +285,15 @@ def test_a_model_file_that_goes_during_the_run_costs_no_result(gguf: Path, how: 
     assert output.result.n_decode_tokens == 4
     assert output.trace.header.model_fingerprint == ""
     assert output.trace.n_tokens == 8
+
+
+def test_the_trace_of_a_folder_names_its_first_file(tmp_path: Path) -> None:
+    """A safetensors folder is named by the sha256 of its first file."""
+    folder = write_folder(random_model(replace(FAMILIES["olmoe"], n_layers=2), 0), tmp_path / "folder")
+    with open_runtime(RuntimeOptions(folder, n_threads=1), 4) as runtime:
+        output = run(runtime, Task([1, 2], 2))
+    digest = hashlib.sha256(runtime.model_file.files[0].read_bytes()).hexdigest()
+    assert output.trace.header.model_fingerprint == digest
 
 
 def test_the_trace_names_the_weights(gguf: Path) -> None:

@@ -100,7 +100,7 @@ class FastKernels:
                 for i, token in enumerate(tokens.tolist()):
                     n_zero += self._add_wave(mixed, z, token, [expert], weights[i : i + 1], activation)
             else:
-                n_zero += self._add_expert(mixed, z, tokens, expert, weights, activation)
+                n_zero += plain.add_expert(self.matmul, mixed, z, tokens, expert, weights, activation)
         return n_zero
 
     def warm_up(self) -> None:
@@ -134,14 +134,6 @@ class FastKernels:
         n_zero = add_wave(self.n_threads, table, _owned(weights), _owned(z)[token], out, n_ffn, is_relu)
         mixed[token] += out
         return int(n_zero)
-
-    def _add_expert(
-        self, mixed: np.ndarray, z: np.ndarray, tokens: np.ndarray, expert: Expert, weights: np.ndarray, activation: str
-    ) -> int:
-        gate = plain.ACTIVATIONS[activation](self.matmul(z[tokens], expert.gate))  # (m, ffn)
-        up = self.matmul(z[tokens], expert.up)  # (m, ffn)
-        mixed[tokens] += weights[:, None] * self.matmul(gate * up, expert.down)
-        return gate.size - int(np.count_nonzero(gate))
 
     def _panels(self, matrix: Matrix) -> Iterator[tuple[int, int, np.ndarray]]:
         """

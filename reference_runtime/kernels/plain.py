@@ -1,9 +1,11 @@
 """The reference: dequantise, then multiply in plain float32 numpy."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from reference_runtime.matrix import Matrix
-from reference_runtime.model import Wave
+from reference_runtime.model import Expert, Wave
 
 
 class PlainKernels:
@@ -32,12 +34,24 @@ class PlainKernels:
         n_zero = 0
         for expert_id, expert in wave:
             tokens, slots = np.nonzero(expert_ids == expert_id)  # (m,) each, a token once at most
-            gate = ACTIVATIONS[activation](z[tokens] @ expert.gate.float32().T)  # (m, ffn)
-            up = z[tokens] @ expert.up.float32().T  # (m, ffn)
-            down = (gate * up) @ expert.down.float32().T  # (m, hidden)
-            mixed[tokens] += expert_weights[tokens, slots, None] * down
-            n_zero += gate.size - int(np.count_nonzero(gate))
+            n_zero += add_expert(self.matmul, mixed, z, tokens, expert, expert_weights[tokens, slots], activation)
         return n_zero
+
+
+def add_expert(
+    matmul: Callable[[np.ndarray, Matrix], np.ndarray],
+    mixed: np.ndarray,
+    z: np.ndarray,
+    tokens: np.ndarray,
+    expert: Expert,
+    weights: np.ndarray,
+    activation: str,
+) -> int:
+    """mixed[t] += weight * down(activation(gate z[t]) * (up z[t])) for tokens (m,), weights (m,); gates at zero."""
+    gate = ACTIVATIONS[activation](matmul(z[tokens], expert.gate))  # (m, ffn)
+    up = matmul(z[tokens], expert.up)  # (m, ffn)
+    mixed[tokens] += weights[:, None] * matmul(gate * up, expert.down)
+    return gate.size - int(np.count_nonzero(gate))
 
 
 def relu(x: np.ndarray) -> np.ndarray:

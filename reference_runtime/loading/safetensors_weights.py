@@ -21,7 +21,7 @@ from reference_runtime.loading.model_file import ModelFile, Part
 from reference_runtime.loading.model_shapes import dense_shapes, expert_shapes, top_shapes
 from reference_runtime.loading.tensor_table import Place, TensorTable
 from reference_runtime.model_config import ModelConfig
-from simulator.model.imports.safetensors_header import MAX_HEADER_BYTES
+from simulator.model.imports.safetensors_header import header_entries
 
 KINDS = {
     "F32": (GGMLQuantizationType.F32, 4),
@@ -169,16 +169,9 @@ def _places(files: list[Path]) -> dict[str, Place]:
 def read_places(path: Path, number: int = 0) -> dict[str, Place]:
     """The tensors of one file, each wholly inside it, as places in file `number`. Raises InputError."""
     try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > MAX_HEADER_BYTES:
-                raise ValueError(f"a header of {length} bytes")
-            text = file.read(length)
-        if len(text) != length:
-            raise ValueError(f"{len(text)} of {length} bytes of header")
-        entries, start = json.loads(text), 8 + length
+        entries, start = header_entries(path)
         room = path.stat().st_size - start
-        return {n: _place(n, entry, number, start, room) for n, entry in entries.items() if n != "__metadata__"}
+        return {name: _place(name, entry, number, start, room) for name, entry in entries.items()}
     except OSError as error:
         raise InputError(str(path), "must be a file that can be read", error.strerror or error) from error
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -17,12 +17,13 @@ import numpy as np
 
 from moeplan.errors import InputError
 from reference_runtime.loading.token_files import is_token_file, read_token_ids, text_tokens
+from reference_runtime.loading.tokenizer import read_tokenizer
 from reference_runtime.loading.weight_loading import open_model
 from reference_runtime.process_memory import peak_rss_bytes, reset_peak, rss_bytes
 from reference_runtime.quality.lm_head_predictor import LmHeadPredictor, MaskedHead
 from reference_runtime.quality.perplexity import N_CONTEXT, WINDOW_TOKENS, Quality, TokenScores, quality, score_tokens
 from reference_runtime.run import Task
-from reference_runtime.runtime import Runtime, read_model_tokenizer
+from reference_runtime.runtime import Runtime
 
 PROMPT_TOKENS = 128  # of the text, before the tokens that the speed is measured on
 LOGITS_AT_ONCE = 2**18  # in memory; some 30 bytes each while they are scored, beside the RAM cap
@@ -107,7 +108,7 @@ class HeldOutText:
         if is_token_file(text):
             ids = read_token_ids(text, config.vocab_size)[:n_tokens]
         else:
-            ids = text_tokens(text, read_model_tokenizer(model), n_tokens)
+            ids = text_tokens(text, read_tokenizer(model), n_tokens)
         if len(ids) < 2:
             raise InputError(str(text), "must have at least 2 tokens", len(ids))
         head = None if predictor is None else LmHeadPredictor.load(predictor, config.hidden_size, config.vocab_size)

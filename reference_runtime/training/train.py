@@ -156,10 +156,10 @@ def start(args: argparse.Namespace) -> tuple[Network, list[torch.optim.Optimizer
     return network, result, progress
 
 
-def learning_rate_frac(step: int, n_steps: int, cool_down: bool) -> float:
-    """Warm-up, then constant, or falling linearly to zero over the whole run."""
+def learning_rate_frac(step: int, done_frac: float, cool_down: bool) -> float:
+    """Warm-up, then constant, or falling linearly to zero over the whole run, of which done_frac is over."""
     warm = min(1.0, (step + 1) / WARM_UP_STEPS)
-    return warm * (1 - step / n_steps if cool_down else 1.0)
+    return warm * (1 - done_frac if cool_down else 1.0)
 
 
 def train(args: argparse.Namespace) -> None:
@@ -174,7 +174,7 @@ def train(args: argparse.Namespace) -> None:
         if spent_frac >= 1:
             break
         done_frac = max(step / args.n_steps, spent_frac)  # a cool-down that time cuts short still reaches zero
-        frac = learning_rate_frac(step, args.n_steps, False) * ((1 - done_frac) if args.cool_down else 1.0)
+        frac = learning_rate_frac(step, done_frac, args.cool_down)
         for optimizer, rate in zip(optimizers, rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rate * frac

@@ -9,9 +9,8 @@ and the few activations that this order moves across the border between two byte
 import numpy as np
 from gguf import GGMLQuantizationType
 
-from reference_runtime.kernels.plain import ACTIVATIONS, PlainKernels
+from reference_runtime.kernels.plain import PlainKernels
 from reference_runtime.matrix import BLOCK, Matrix
-from reference_runtime.model import Wave
 
 ROUNDING_KINDS = (GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0)
 
@@ -30,27 +29,8 @@ def rounded(x: np.ndarray) -> np.ndarray:
 
 
 class RoundedActivations(PlainKernels):
-    """The plain kernels behind llama.cpp's rounding of activations."""
+    """The plain kernels behind llama.cpp's rounding of activations: z, and what goes into a down matrix, too."""
 
     def matmul(self, x: np.ndarray, matrix: Matrix) -> np.ndarray:
         """See Kernels; x is rounded where the matrix is Q4_0 or Q8_0."""
         return super().matmul(rounded(x) if matrix.kind in ROUNDING_KINDS else x, matrix)
-
-    def add_experts(
-        self,
-        mixed: np.ndarray,
-        z: np.ndarray,
-        wave: Wave,
-        expert_ids: np.ndarray,
-        expert_weights: np.ndarray,
-        activation: str,
-    ) -> int:
-        """See Kernels; rounds z, and what goes into the down matrix."""
-        n_zero = 0
-        for expert_id, expert in wave:
-            tokens, slots = np.nonzero(expert_ids == expert_id)
-            gate = ACTIVATIONS[activation](self.matmul(z[tokens], expert.gate))  # (m, ffn)
-            down = self.matmul(gate * self.matmul(z[tokens], expert.up), expert.down)  # (m, hidden)
-            mixed[tokens] += expert_weights[tokens, slots, None] * down
-            n_zero += gate.size - np.count_nonzero(gate)
-        return n_zero

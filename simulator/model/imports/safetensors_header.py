@@ -50,19 +50,29 @@ def _check_whole_set(folder: Path, paths: list[Path]) -> None:
 def read_header(path: Path) -> list[TensorInfo]:
     """The tensors of one file. Raises InputError."""
     try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > MAX_HEADER_BYTES:
-                raise ValueError(f"a header of {length} bytes")
-            text = file.read(length)
-            if len(text) != length:
-                raise ValueError(f"{len(text)} of {length} bytes of header")
-            entries = json.loads(text)
-        return [_info(name, entry) for name, entry in entries.items() if name != "__metadata__"]
+        entries, _ = header_entries(path)
+        return [_info(name, entry) for name, entry in entries.items()]
     except OSError as error:
         raise InputError(str(path), "must be a file that can be read", error.strerror or error) from error
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(str(path), "must have a whole safetensors header", error, "fetch it again") from error
+
+
+def header_entries(path: Path) -> tuple[dict[str, Any], int]:
+    """
+    The JSON entry of every tensor by name, and the byte at which the data begin.
+
+    Raises OSError, struct.error or ValueError for what is no such header; the caller says what it is for.
+    """
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"a header of {length} bytes")
+        text = file.read(length)
+    if len(text) != length:
+        raise ValueError(f"{len(text)} of {length} bytes of header")
+    entries = json.loads(text)
+    return {name: entry for name, entry in entries.items() if name != "__metadata__"}, 8 + length
 
 
 def _info(name: str, entry: dict[str, Any]) -> TensorInfo:
