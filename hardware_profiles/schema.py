@@ -5,89 +5,25 @@ Every number is a Figure: a value with its unit, its kind, its source and its un
 Units are those of moeplan/units.txt: GB is 10^9 bytes, GiB is 2^30 bytes.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from moeplan.errors import InputError
-from moeplan.quantity import Dimension, format_bytes, format_rate, format_seconds, parse_quantity
-
-Kind = Literal["measured", "datasheet", "theoretical", "assumed"]
+from hardware_profiles.kernel_table import KernelTable
+from hardware_profiles.schema_base import (
+    ByteRate,
+    ByteSize,
+    Count,
+    Frozen,
+    ProfileError,
+    Provenance,
+    SourceText,
+    quantity,
+)
+from moeplan.quantity import format_bytes, format_rate, format_seconds
 
 RANDOM_READ_BYTES = 4096  # the request size of random_4k_read
-Z_80 = 1.2815515655446004  # the standard normal's 90th percentile: the ends of an 80 % interval
-
-
-class ProfileError(InputError, ValueError):
-    """An InputError that pydantic catches as a ValueError, so that strict_yaml adds file, line and key."""
-
-
-def _quantity(dimension: Dimension) -> BeforeValidator:
-    """Reads a string with a unit of this dimension; raises ProfileError for anything else."""
-
-    def parse(raw: object) -> float:
-        try:
-            return parse_quantity(raw, dimension, dimension, allow_zero=dimension == "second")
-        except InputError as error:
-            raise ProfileError(error.where, error.must, error.got, error.advice) from error
-
-    return BeforeValidator(parse)
-
-
-def _whole(value: float) -> int:
-    return round(value)
-
-
-ByteSize = Annotated[int, BeforeValidator(_whole), _quantity("byte"), Field(gt=0)]
-ByteRate = Annotated[float, _quantity("byte/second")]
-
-
-Count = Annotated[int, Field(strict=True, ge=1, le=1024)]
-
-
-# Exact counts and sizes have no uncertainty, but a source: "measured: ...", "datasheet: ...", "assumed: ...".
-SourceText = Annotated[str, Field(pattern=r"^(measured|datasheet|theoretical|assumed): .{3}")]
-
-
-class Frozen(BaseModel):
-    """Base of all parts of a profile: unknown keys are errors, nothing changes after construction."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-
-class Provenance(Frozen):
-    """
-    How far a number can be trusted.
-
-    kind: measured on such a device, from a datasheet, theoretical (clock x width), or assumed, which includes numbers
-    measured on another device; source: where it comes from or why it is assumed; uncertainty u: an 80 % chance that
-    the truth lies between value / (1 + u) and value * (1 + u), that is a log-normal with sigma = ln(1 + u) / 1.28.
-    """
-
-    kind: Kind
-    source: Annotated[str, Field(min_length=3)]
-    uncertainty: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _says_where_it_comes_from(cls, raw: object) -> object:
-        if isinstance(raw, str | int | float):
-            advice = "write {value, kind, source, uncertainty}"
-            raise ProfileError("figure", "must say where it comes from", repr(raw), advice)
-        return raw
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.kind == "assumed" and self.uncertainty == 0:
-            raise ProfileError("uncertainty", "must be above zero for an assumed figure", 0)
-        return self
-
-    @property
-    def sigma(self) -> float:
-        """Standard deviation of the logarithm of the true value."""
-        return math.log1p(self.uncertainty) / Z_80
 
 
 class Figure(Provenance):
@@ -105,25 +41,25 @@ class RateFigure(Figure):
 class FlopFigure(Figure):
     """A Figure in flop/s, written like '1.2 TFLOP/s'."""
 
-    value: Annotated[float, _quantity("flop/second")]
+    value: Annotated[float, quantity("flop/second")]
 
 
 class TimeFigure(Figure):
     """A Figure in seconds, written like '80 us'; it may be zero."""
 
-    value: Annotated[float, _quantity("second")]
+    value: Annotated[float, quantity("second")]
 
 
 class WattFigure(Figure):
     """A Figure in watts, written like '6.5 W'."""
 
-    value: Annotated[float, _quantity("watt")]
+    value: Annotated[float, quantity("watt")]
 
 
 class SizeFigure(Figure):
     """A Figure in bytes, written like '16 GiB' or '64 GB'."""
 
-    value: Annotated[float, _quantity("byte")]
+    value: Annotated[float, quantity("byte")]
 
 
 class FracFigure(Figure):
@@ -137,6 +73,9 @@ class Cpu(Frozen):
     gemm_flop_per_s: what a prefill product reaches on the used threads; gemv_flop_per_s: what decode products on
     4-bit and 8-bit weights reach when memory is no limit; op_overhead: dispatch and barrier of one kernel.
     All rates hold for so many threads; cores_source says where both counts come from.
+
+    kernels: measured times of an engine's own kernels; the cost equations prefer them to the rates.  timer_lag: how
+    late a thread that slept until a moment is back.
     """
 
     name: str
@@ -147,6 +86,8 @@ class Cpu(Frozen):
     gemm_flop_per_s: FlopFigure
     gemv_flop_per_s: FlopFigure
     op_overhead: TimeFigure
+    timer_lag: TimeFigure | None = None
+    kernels: KernelTable | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -158,6 +99,9 @@ class Cpu(Frozen):
         if self.gemm_flop_per_s.value > self.peak_flop_per_s.value:
             got = f"{self.gemm_flop_per_s.value:.3g} > {self.peak_flop_per_s.value:.3g} flop/s"
             raise ProfileError("gemm_flop_per_s", "gemm_flop_per_s must be at most peak_flop_per_s", got)
+        if self.kernels is not None and self.threads not in self.kernels.threads():
+            must = f"threads must be one of those that kernels has: {', '.join(map(str, self.kernels.threads()))}"
+            raise ProfileError("threads", must, self.threads)
         return self
 
 
@@ -214,6 +158,20 @@ class StorageTable(Provenance):
     rows: Annotated[tuple[StorageRow, ...], Field(min_length=1)]
 
 
+class BurstRow(Frozen):
+    """Seconds from issuing n_requests at once on an idle device to the arrival of the last one."""
+
+    request: ByteSize
+    n_requests: Count
+    time: Annotated[float, quantity("second"), Field(gt=0)]
+
+
+class StorageBursts(Provenance):
+    """Measured bursts; the provenance holds for every row."""
+
+    rows: Annotated[tuple[BurstRow, ...], Field(min_length=2)]
+
+
 class Storage(Frozen):
     """
     Read behaviour: sequential_read and random_4k_read (one request at a time), the latency of a small request where
@@ -221,7 +179,8 @@ class Storage(Frozen):
     kernel hands to the device (None: it splits nothing).
 
     table: rates over request size and queue depth; where it is given, the four constants of StorageModel are fitted
-    to it.  direct_io: whether reads can pass the page cache by; read_ahead: what a buffered read draws in beyond.
+    to it.  bursts: measured times of requests issued at once, which is how a row of experts is read; the constants for
+    a request size come from them where they are given.  direct_io: whether reads can pass the page cache by; read_ahead: what a buffered read draws in beyond.
     """
 
     kind: str
@@ -235,6 +194,7 @@ class Storage(Frozen):
     max_request: ByteSize | None = None
     max_request_source: SourceText | None = None
     table: StorageTable | None = None
+    bursts: StorageBursts | None = None
     direct_io: Annotated[bool, Field(strict=True)]
     read_ahead: SizeFigure
     page_cache: str = ""
@@ -291,8 +251,31 @@ class Power(Frozen):
         return self.storage.value
 
 
+class Contention(Frozen):
+    """
+    What compute and reads take from each other while both run at full rate, as measured.
+
+    compute_speed: speed of compute, 1 is its speed alone; read_speed: the same of reads.
+    """
+
+    compute_speed: FracFigure
+    read_speed: FracFigure
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in ("compute_speed", "read_speed"):
+            if getattr(self, name).value <= 0:
+                raise ProfileError(name, f"{name} must be above zero", 0)
+        return self
+
+
 class HardwareProfile(Frozen):
-    """A device. overlap_efficiency: share of the shorter of compute and reads that running both at once hides."""
+    """
+    A device.
+
+    overlap_efficiency: share of the shorter of compute and reads that running both at once hides; contention, where it
+    was measured, says it for each of the two and is what counts.
+    """
 
     schema_version: Literal[1]
     name: str
@@ -302,6 +285,7 @@ class HardwareProfile(Frozen):
     ram: Ram
     storage: Storage
     overlap_efficiency: FracFigure
+    contention: Contention | None = None
     power: Power | None = None
 
     @model_validator(mode="after")

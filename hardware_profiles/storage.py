@@ -11,7 +11,8 @@ and then the one bus for
 
 So a closed loop of depth q moves request_bytes * min(q / (a + b), 1 / b) bytes per second, a burst of m <= queue_depth
 requests on an idle device takes a + m b, and a request alone a + b.  A request larger than max_request_bytes is
-split, as kernels do, into equal pieces that take lanes of their own.  Left out: read-ahead, page cache, writes.
+split, as kernels do, into equal pieces that take lanes of their own.  A limiter before the device gives each request
+its own bus time and lets the device work meanwhile.  Left out: read-ahead, page cache, writes.
 """
 
 import heapq
@@ -21,7 +22,12 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class StorageModel:
-    """Four service constants in seconds (per byte), the number of lanes that help, the largest piece (None: any)."""
+    """
+    Four service constants in seconds (per byte), the number of lanes that help, the largest piece (None: any).
+
+    limit_bytes_per_s: rate of a limiter before the device, None without one; a request under it ends limit_lag_s late,
+    which delays no other.
+    """
 
     latency_s: float
     lane_s_per_byte: float
@@ -29,6 +35,8 @@ class StorageModel:
     bus_s_per_byte: float
     queue_depth: int
     max_request_bytes: int | None = None
+    limit_bytes_per_s: float | None = None
+    limit_lag_s: float = 0.0
 
     def pieces(self, request_bytes: int) -> tuple[int, int]:
         """(number of pieces, bytes of one) that a request reaches the device as; the last one is rounded up."""
@@ -40,7 +48,23 @@ class StorageModel:
     def service_s(self, request_bytes: int) -> tuple[float, float]:
         """(seconds in a lane, seconds on the bus) of one request that is not split."""
         lane_s = self.latency_s + self.lane_s_per_byte * request_bytes
-        return lane_s, self.request_overhead_s + self.bus_s_per_byte * request_bytes
+        bus_s = self.request_overhead_s + self.bus_s_per_byte * request_bytes
+        if self.limit_bytes_per_s is None:
+            return lane_s, bus_s
+        limit_s = request_bytes / self.limit_bytes_per_s
+        if limit_s <= bus_s:
+            return lane_s, bus_s
+        return max(0.0, lane_s + bus_s - limit_s), limit_s
+
+    def seconds_per_request(self, request_bytes: int) -> float:
+        """Seconds between the arrivals of requests that are issued all at once."""
+        n_pieces, piece_bytes = self.pieces(request_bytes)
+        lane_s, bus_s = self.service_s(piece_bytes)
+        return n_pieces * max(bus_s, (lane_s + bus_s) / self.queue_depth)
+
+    def limited(self, bytes_per_s: float, lag_s: float = 0.0) -> "StorageModel":
+        """The device behind a limiter."""
+        return replace(self, limit_bytes_per_s=bytes_per_s, limit_lag_s=lag_s)
 
     def burst_s(self, n_requests: int, request_bytes: int) -> float:
         """Seconds from issuing n_requests at once on an idle device to the arrival of the last one."""
@@ -72,4 +96,4 @@ def _burst_s(storage: StorageModel, n_requests: int, request_bytes: int) -> floa
         at_bus = heapq.heappop(free_lanes) + lane_s
         bus_free = max(bus_free, at_bus) + bus_s
         heapq.heappush(free_lanes, bus_free)
-    return bus_free
+    return bus_free + (0.0 if storage.limit_bytes_per_s is None else storage.limit_lag_s)

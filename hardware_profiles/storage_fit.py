@@ -28,9 +28,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 
-from hardware_profiles.schema import RANDOM_READ_BYTES, Storage, StorageRow
+from hardware_profiles.schema import RANDOM_READ_BYTES, BurstRow, Storage, StorageRow
 from hardware_profiles.storage import StorageModel
 from moeplan.errors import InputError
 from moeplan.quantity import format_rate
@@ -63,6 +63,34 @@ def storage_model(storage: Storage) -> StorageModel:
     latency_s = None if storage.latency is None else storage.latency.value
     rates = storage.sequential_read.value, storage.random_4k_read.value
     return replace(from_few_figures(*rates, latency_s, storage.queue_depth), max_request_bytes=storage.max_request)
+
+
+def burst_model(rows: Sequence[BurstRow], request_bytes: int, queue_depth: int) -> StorageModel:
+    """
+    The constants for one request size, from measured bursts.
+
+    Each burst's time is taken between the two nearest sizes, as a power of the size.  A burst of m requests takes
+    a + m b; a and b have the least squared relative error over the numbers of requests, neither is negative.
+    """
+    times = {}
+    for n_requests in sorted({row.n_requests for row in rows}):
+        own = sorted((row for row in rows if row.n_requests == n_requests), key=lambda row: row.request)
+        logs = np.log([row.request for row in own]), np.log([row.time for row in own])
+        times[n_requests] = _power_law(*logs, float(np.log(request_bytes)))
+    counts, seconds = np.array(list(times), float), np.array(list(times.values()))
+    weighted = np.stack([1 / seconds, counts / seconds], axis=1)
+    a, b = nnls(weighted, np.ones(len(counts)))[0]
+    if b == 0:
+        b = float((seconds / counts).min())
+        a = max(0.0, float(seconds[0] - b))
+    return StorageModel(float(a), 0.0, 0.0, float(b) / request_bytes, queue_depth)
+
+
+def _power_law(log_x: np.ndarray, log_y: np.ndarray, at: float) -> float:
+    """Linear in logarithms between the points; beyond them in proportion to x, or constant below."""
+    if at >= log_x[-1]:
+        return float(np.exp(log_y[-1] + at - log_x[-1]))
+    return float(np.exp(np.interp(at, log_x, log_y)))
 
 
 def check_table(storage: Storage, where: str) -> None:

@@ -6,6 +6,13 @@ Cost equations: seconds of every operation of a step when nothing else runs.
 Decode of one token is bound by bytes (each weight is used once), a prefill chunk by FLOP.  Attention reads the
 keys and values of min(context, window) tokens, so its time is a function of the context and of the layer's kind.
 
+Where the device has measured kernel times, an op is the sum of its kernel calls instead:
+
+    t = sum over its calls of t_kernel(type, size, count, zero gates, working set)
+
+The part of t that the op's bytes explain at the measured RAM bandwidth follows RAM in a what-if, the rest the
+processor.
+
 Left out: work spread unevenly over cores, caches that hold a small model between tokens, NUMA.
 """
 
@@ -14,7 +21,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from hardware_profiles.kernel_table import Call
 from hardware_profiles.rates import DeviceRates
+from simulator import kernel_calls
 from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
 from simulator.model.tensor_types import bytes_per_weight
@@ -30,17 +39,39 @@ FLOP_PER_WEIGHT = 2  # a multiplication and an addition
 
 @dataclass(frozen=True)
 class Work:
-    """What an op must move and compute: bytes from RAM, floating-point operations, kernels launched."""
+    """
+    What an op must move and compute: bytes from RAM, floating-point operations, kernels launched; and the same as
+    kernel calls, for devices whose kernels were measured (empty: the roofline is taken there too).
+    """
 
     n_bytes: float
     n_flop: float
     n_kernels: int
+    calls: tuple[Call, ...] = ()
 
 
 def seconds(work: Work, rates: DeviceRates, n_tokens: int = 1) -> float:
+    """Measured kernel times where the device has them for all calls of the work, the roofline otherwise."""
+    kernel_s = _kernel_seconds(work, rates)
+    if kernel_s is not None:
+        assert rates.kernels is not None
+        ram_s = min(kernel_s, work.n_bytes / rates.kernels.ram_bytes_per_s)
+        ram_gain = rates.ram_bytes_per_s / rates.kernels.ram_bytes_per_s
+        return (kernel_s - ram_s) * rates.kernel_factor + ram_s / ram_gain
+    return roofline_seconds(work, rates, n_tokens)
+
+
+def roofline_seconds(work: Work, rates: DeviceRates, n_tokens: int = 1) -> float:
     """Roofline time of a work; one token multiplies at the GEMV rate, a chunk at the better of GEMM and GEMV."""
     flop_per_s = rates.gemv_flop_per_s if n_tokens == 1 else max(rates.gemm_flop_per_s, rates.gemv_flop_per_s)
     return max(work.n_flop / flop_per_s, work.n_bytes / rates.ram_bytes_per_s) + work.n_kernels * rates.op_overhead_s
+
+
+def _kernel_seconds(work: Work, rates: DeviceRates) -> float | None:
+    kernels = rates.kernels
+    if kernels is None or not work.calls or not all(kernels.has(call) for call in work.calls):
+        return None
+    return sum(kernels.seconds(call) for call in work.calls)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +82,18 @@ class Works:
     n_flop: np.ndarray
     n_kernels: np.ndarray
     is_chunk: np.ndarray
+    kernel_s: np.ndarray  # measured times, NaN where the roofline is to be taken
 
     @staticmethod
-    def of(works: list[Work], n_tokens: list[int]) -> "Works":
-        """(len(works),) arrays."""
+    def of(works: list[Work], n_tokens: list[int], rates: DeviceRates) -> "Works":
+        """(len(works),) arrays; rates: of the device, for its kernel times (every draw of a device has the same)."""
+        times = {work: _kernel_seconds(work, rates) for work in dict.fromkeys(works)}
         return Works(
             np.array([work.n_bytes for work in works], dtype=np.float64),
             np.array([work.n_flop for work in works], dtype=np.float64),
             np.array([work.n_kernels for work in works], dtype=np.float64),
             np.array(n_tokens) > 1,
+            np.array([times[work] for work in works], dtype=np.float64),
         )
 
     def mixed(self, other: "Works", other_frac: float) -> "Works":
@@ -68,6 +102,7 @@ class Works:
             self,
             n_bytes=self.n_bytes + other_frac * (other.n_bytes - self.n_bytes),
             n_flop=self.n_flop + other_frac * (other.n_flop - self.n_flop),
+            kernel_s=self.kernel_s + other_frac * (other.kernel_s - self.kernel_s),
         )
 
     def seconds(self, rates: DeviceRates) -> np.ndarray:
@@ -75,7 +110,13 @@ class Works:
         gemm = max(rates.gemm_flop_per_s, rates.gemv_flop_per_s)
         flop_per_s = np.where(self.is_chunk, gemm, rates.gemv_flop_per_s)
         roofline_s = np.maximum(self.n_flop / flop_per_s, self.n_bytes / rates.ram_bytes_per_s)
-        return roofline_s + self.n_kernels * rates.op_overhead_s
+        roofline_s = roofline_s + self.n_kernels * rates.op_overhead_s
+        if rates.kernels is None:
+            return roofline_s
+        ram_s = np.minimum(self.kernel_s, self.n_bytes / rates.kernels.ram_bytes_per_s)
+        ram_gain = rates.ram_bytes_per_s / rates.kernels.ram_bytes_per_s
+        measured_s = (self.kernel_s - ram_s) * rates.kernel_factor + ram_s / ram_gain
+        return np.where(np.isnan(self.kernel_s), roofline_s, measured_s)
 
 
 def router_work(model: ModelSpec, n_tokens: int = 1) -> Work:
@@ -83,7 +124,8 @@ def router_work(model: ModelSpec, n_tokens: int = 1) -> Work:
     if model.experts is None:
         return Work(0, 0, 0)
     n_flop = FLOP_PER_WEIGHT * model.experts.n_experts * model.hidden_size * n_tokens
-    return Work(model_size.router_bytes_per_layer(model), n_flop, ROUTER_KERNELS)
+    calls = kernel_calls.router_calls(model, n_tokens)
+    return Work(model_size.router_bytes_per_layer(model), n_flop, ROUTER_KERNELS, calls)
 
 
 def attention_work(model: ModelSpec, layer: int, context: int, n_tokens: int = 1) -> Work:
@@ -101,7 +143,8 @@ def attention_work(model: ModelSpec, layer: int, context: int, n_tokens: int = 1
     kv_bytes = n_keys * model_size.kv_bytes_per_token_and_layer(model)
     n_flop: float = FLOP_PER_WEIGHT * model_size.attention_params_per_layer(model) * n_tokens
     n_flop += attention_flop_per_pair(model) * n_pairs
-    return Work(model_size.attention_bytes_per_layer(model, layer) + kv_bytes, n_flop, ATTENTION_KERNELS)
+    calls = kernel_calls.attention_calls(model, n_pairs, n_tokens)
+    return Work(model_size.attention_bytes_per_layer(model, layer) + kv_bytes, n_flop, ATTENTION_KERNELS, calls)
 
 
 def attention_flop_per_pair(model: ModelSpec) -> float:
@@ -130,19 +173,21 @@ def expert_ffn_work(
     kept_frac = 1.0 if n_tokens > 1 else 1 / 3 + 2 / 3 * (1 - sparsity)
     n_bytes = n_experts_used * model_size.expert_bytes(model) * kept_frac + model_size.shared_ffn_bytes_per_layer(model)
     per_token = experts.top_k * model_size.expert_params(model) * kept_frac + model_size.shared_ffn_params(model)
-    return Work(n_bytes, FLOP_PER_WEIGHT * per_token * n_tokens, EXPERT_KERNELS)
+    calls = kernel_calls.expert_ffn_calls(model, n_experts_used, n_tokens, sparsity)
+    return Work(n_bytes, FLOP_PER_WEIGHT * per_token * n_tokens, EXPERT_KERNELS, calls)
 
 
 def dense_ffn_work(model: ModelSpec, n_tokens: int = 1) -> Work:
     """The FFN of a layer without experts."""
     n_flop = FLOP_PER_WEIGHT * model_size.dense_ffn_params(model) * n_tokens
-    return Work(model_size.dense_ffn_bytes_per_layer(model), n_flop, DENSE_FFN_KERNELS)
+    calls = kernel_calls.dense_ffn_calls(model, n_tokens)
+    return Work(model_size.dense_ffn_bytes_per_layer(model), n_flop, DENSE_FFN_KERNELS, calls)
 
 
 def embedding_work(model: ModelSpec, n_tokens: int = 1) -> Work:
-    """A lookup: one row a token."""
+    """A lookup, one row a token; and what a step costs beside its layers, where that was measured."""
     row_bytes = model.hidden_size * bytes_per_weight(model.tensor_types.embedding)
-    return Work(row_bytes * n_tokens, 0, 1)
+    return Work(row_bytes * n_tokens, 0, 1, kernel_calls.step_calls(model, n_tokens))
 
 
 def lm_head_work(model: ModelSpec, use_predictor: bool) -> Work:
@@ -154,8 +199,8 @@ def lm_head_work(model: ModelSpec, use_predictor: bool) -> Work:
         active_rows_frac = model.lm_head_predictor.active_rows_frac
         n_bytes = n_bytes * active_rows_frac + model_size.predictor_bytes(model)
         n_params = round(n_params * active_rows_frac) + model_size.predictor_params(model)
-        n_kernels += 2
-    return Work(n_bytes, FLOP_PER_WEIGHT * n_params, n_kernels)
+        return Work(n_bytes, FLOP_PER_WEIGHT * n_params, n_kernels + 2)
+    return Work(n_bytes, FLOP_PER_WEIGHT * n_params, n_kernels, kernel_calls.lm_head_calls(model))
 
 
 class StepCosts:
@@ -196,13 +241,3 @@ def representative_layers(model: ModelSpec) -> list[int]:
     first: dict[tuple[str, int], int] = {}
     keys = [(model.layer_kind(i), model_size.attention_bytes_per_layer(model, i)) for i in range(model.n_layers)]
     return [first.setdefault(key, layer) for layer, key in enumerate(keys)]
-
-
-def contention_speed_frac(overlap_efficiency_frac: float) -> float:
-    """
-    Speed of compute and of reads while both run.
-
-    With overlap efficiency e two jobs C and R together take C + R - e min(C, R); if both progress at the common
-    speed v while both run, they take min / v + max - min; equating the two gives v = 1 / (2 - e).
-    """
-    return 1 / (2 - overlap_efficiency_frac)

@@ -47,7 +47,9 @@ class FastEngine:
         n_tokens = [step.n_tokens for step in steps]
         representatives = costs.representative_layers(model)
         self._attention = {
-            layer: costs.Works.of([costs.attention_work(model, layer, s.context, s.n_tokens) for s in steps], n_tokens)
+            layer: costs.Works.of(
+                [costs.attention_work(model, layer, s.context, s.n_tokens) for s in steps], n_tokens, scenario.rates
+            )
             for layer in sorted(set(representatives))
         }
         self._moe = [representatives[i] for i in range(model.n_layers) if model.is_moe_layer(i)]
@@ -58,14 +60,17 @@ class FastEngine:
             "dense_ffn": costs.dense_ffn_work,
         }
         self._per_step = {
-            op: costs.Works.of([work(model, n) for n in n_tokens], n_tokens) for op, work in per_step.items()
+            op: costs.Works.of([work(model, n) for n in n_tokens], n_tokens, scenario.rates)
+            for op, work in per_step.items()
         }
         self._lm_head = costs.lm_head_work(model, scenario.lm_head_predictor)
         self._has_logits = np.array([step.has_logits for step in steps], dtype=float)
         used, self._used_index = _distinct_pairs(self.decisions.n_used, n_tokens)
         self._own_sparsity = 0.0 if model.experts is None else model.experts.gate_sparsity.value
         self._expert_ffn_dense, self._expert_ffn_sparse = (
-            costs.Works.of([costs.expert_ffn_work(model, e, n, sparsity) for e, n in used], [n for _, n in used])
+            costs.Works.of(
+                [costs.expert_ffn_work(model, e, n, sparsity) for e, n in used], [n for _, n in used], scenario.rates
+            )
             for sparsity in (0.0, 1.0)
         )
 
@@ -73,7 +78,8 @@ class FastEngine:
         """
         The timeline on a device, and with a gate sparsity other than the model's own where one is given.
 
-            overlapped: the shorter of attention A and reads R takes short / v, then the longer goes on alone
+            overlapped: attention A at its speed v and reads R at theirs, w, until the first of A / v and R / w; then
+                        the other goes on alone with what is left of it
             bubble    = max(0, t_prefetch - t_attention)
         """
         n_misses, n_steps = self.decisions.n_misses, len(self.scenario.steps)
@@ -81,9 +87,9 @@ class FastEngine:
         alone_s = _columns([alone[layer] for layer in self._moe], n_steps)
         read_s = self._burst_table(rates)[n_misses]
         if self.scenario.prefetch_policy == PRE_ATTENTION:
-            speed = costs.contention_speed_frac(rates.overlap_efficiency_frac)
-            shared_s = np.minimum(alone_s, read_s) * (1 / speed - 1)  # what sharing the machine adds to both
-            attention_s, prefetch_s = alone_s + shared_s, read_s + shared_s
+            v, w = rates.contended_compute_frac, rates.contended_read_frac
+            shared_s = np.minimum(alone_s / v, read_s / w)  # while both run
+            attention_s, prefetch_s = alone_s + (1 - v) * shared_s, read_s + (1 - w) * shared_s
             bubble_s = np.maximum(0.0, prefetch_s - attention_s)
         else:
             attention_s, prefetch_s, bubble_s = alone_s, read_s, read_s

@@ -2,7 +2,7 @@
 The SimPy engine: the authority on times.
 
 Compute, the storage lanes and the expert cache are processes and resources on one clock.  Compute and reads
-share the machine: while both run, both progress at `contention_speed_frac` of their speed alone.
+share the machine: while both run, each progresses at its contended fraction of its speed alone.
 """
 
 from collections.abc import Callable, Generator
@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 import numpy as np
 import simpy
 
-from simulator.costs import StepCosts, contention_speed_frac
+from simulator.costs import StepCosts
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Scenario, Step, first_cache
 from simulator.timeline import COMPUTE_OPS, Timeline
@@ -84,8 +84,9 @@ class Machine:
     def __init__(self, env: simpy.Environment, scenario: Scenario) -> None:
         self.env = env
         self.compute_clock, self.storage_clock = WorkClock(env), WorkClock(env)
-        self.contended = contention_speed_frac(scenario.rates.overlap_efficiency_frac)
-        self.storage = scenario.rates.storage
+        rates = scenario.rates
+        self.contended = rates.contended_compute_frac, rates.contended_read_frac
+        self.storage = rates.storage
         self.lanes = simpy.Resource(env, capacity=self.storage.queue_depth)
         self.bus = simpy.Resource(env, capacity=1)
         self.n_computing = self.n_reading = 0
@@ -110,6 +111,8 @@ class Machine:
             with self.bus.request() as bus:
                 yield bus
                 yield clock.reached(clock.now() + bus_s)
+        if self.storage.limit_bytes_per_s is not None and self.storage.limit_lag_s > 0:
+            yield clock.reached(clock.now() + self.storage.limit_lag_s)
         self._count(n_reading=-1)
 
     def _count(self, n_computing: int = 0, n_reading: int = 0) -> None:
@@ -120,9 +123,9 @@ class Machine:
             self._reading_since = self.env.now
         elif was_reading and not self.n_reading:
             self.read_busy_s += self.env.now - self._reading_since
-        speed = self.contended if self.n_computing and self.n_reading else 1.0
-        self.compute_clock.set_speed(speed)
-        self.storage_clock.set_speed(speed)
+        compute_speed, read_speed = self.contended if self.n_computing and self.n_reading else (1.0, 1.0)
+        self.compute_clock.set_speed(compute_speed)
+        self.storage_clock.set_speed(read_speed)
 
 
 class _Run:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates, rates, sample_rates
-from hardware_profiles.schema import Z_80, HardwareProfile
+from hardware_profiles.schema import HardwareProfile
+from hardware_profiles.schema_base import Z_80
 from moeplan.errors import InputError
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.memory import MemoryPlan, plan_memory
@@ -37,6 +38,10 @@ class Question:
     ram_cap_bytes: None takes all that the device leaves to a program; storage_read_bytes_per_s: None takes the
     profile's; context: keys in the cache when decode begins, None takes the trace's positions; prefetch_policy: None
     takes what the model's router allows; compute_factor: multiplies CPU rates and RAM bandwidth (a what-if).
+
+    storage_limit_bytes_per_s: a limiter before the device, as `moeplan run` has; n_threads: None takes the profile's;
+    warm_up_tokens: decode tokens that run and do not count, None for what `start` says; chunk_tokens: prompt tokens
+    that run together at most.
     """
 
     model: ModelSpec
@@ -51,6 +56,10 @@ class Question:
     start: Start = "warm"
     lm_head_predictor: bool = False
     compute_factor: float = 1.0
+    storage_limit_bytes_per_s: float | None = None
+    n_threads: int | None = None
+    warm_up_tokens: int | None = None
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS
 
     @property
     def prefetch(self) -> str:
@@ -97,14 +106,14 @@ def prepare(question: Question, replay: Replay | None = None) -> Prepared:
     """
     The memory plan and the scenario. A Replay of an equal trace and context may be passed on.
 
-    Prompts run in chunks of PREFILL_CHUNK_TOKENS, or of half of that and so on where the activations of a chunk would
-    not fit into the RAM cap.
+    Prompts run in chunks of the question's chunk_tokens, or of half of that and so on where the activations of a
+    chunk would not fit into the RAM cap.
     """
     check_prefetch(question.model, question.prefetch)
     _check_options(question)
     replay = question_replay(question) if replay is None else replay
     layout = expert_layout(question.model, question.layout)
-    chunk_tokens = PREFILL_CHUNK_TOKENS
+    chunk_tokens = question.chunk_tokens
     while True:
         steps = replay.steps(chunk_tokens)
         plan = plan_memory(
@@ -122,7 +131,6 @@ def prepare(question: Question, replay: Replay | None = None) -> Prepared:
     _check_longest_context(question, steps)
     if plan.verdict == "cannot_run":
         return Prepared(question, plan, layout, steps, None)
-    n_decode = sum(step.is_decode for step in steps)
     scenario = Scenario(
         model=question.model,
         rates=question_rates(question),
@@ -133,14 +141,24 @@ def prepare(question: Question, replay: Replay | None = None) -> Prepared:
         layout=layout,
         preloaded=plan.verdict == "resident" and question.start == "warm",
         lm_head_predictor=question.lm_head_predictor,
-        n_warm_up_tokens=int(WARM_UP_FRAC * n_decode) if question.start == "warm" else 0,
+        n_warm_up_tokens=_warm_up_tokens(question, sum(step.is_decode for step in steps)),
     )
     return Prepared(question, plan, layout, steps, scenario)
 
 
+def _warm_up_tokens(question: Question, n_decode: int) -> int:
+    if question.warm_up_tokens is None:
+        return int(WARM_UP_FRAC * n_decode) if question.start == "warm" else 0
+    if not 0 <= question.warm_up_tokens < n_decode:
+        raise InputError("warm-up", f"must be 0 to {n_decode - 1} of the decode tokens", question.warm_up_tokens)
+    return question.warm_up_tokens
+
+
 def question_rates(question: Question, rng: np.random.Generator | None = None) -> DeviceRates:
     """The device's central rates, or one Monte Carlo draw, with the question's what-ifs applied."""
-    drawn = rates(question.profile) if rng is None else sample_rates(question.profile, rng)
+    layout = expert_layout(question.model, question.layout)
+    of = {"request_bytes": layout.request_bytes or None, "n_threads": question.n_threads}
+    drawn = rates(question.profile, **of) if rng is None else sample_rates(question.profile, rng, **of)
     if question.storage_read_bytes_per_s is not None:
         # a device like this one with another rate: as uncertain as the profile's own
         factor = question.storage_read_bytes_per_s / question.profile.storage.sequential_read.value
@@ -148,13 +166,10 @@ def question_rates(question: Question, rng: np.random.Generator | None = None) -
         storage = drawn.storage.at_read_rate(wanted, drawn.sequential_read_bytes_per_s)
         drawn = replace(drawn, storage=storage, sequential_read_bytes_per_s=wanted)
     if question.compute_factor != 1.0:
-        drawn = replace(
-            drawn,
-            gemv_flop_per_s=drawn.gemv_flop_per_s * question.compute_factor,
-            gemm_flop_per_s=drawn.gemm_flop_per_s * question.compute_factor,
-            ram_bytes_per_s=drawn.ram_bytes_per_s * question.compute_factor,
-            op_overhead_s=drawn.op_overhead_s / question.compute_factor,
-        )
+        faster = drawn.faster_compute(question.compute_factor)
+        drawn = replace(faster, ram_bytes_per_s=faster.ram_bytes_per_s * question.compute_factor)
+    if question.storage_limit_bytes_per_s is not None:
+        drawn = drawn.limited(question.storage_limit_bytes_per_s, layout.request_bytes)
     return drawn
 
 

@@ -140,7 +140,7 @@ def bound_by(fast: FastEngine, scenario: Scenario) -> Bound:
 
     twice: dict[Bound, DeviceRates] = {
         "ram_bandwidth": replace(rates, ram_bytes_per_s=2 * rates.ram_bytes_per_s),
-        "compute": replace(rates, gemv_flop_per_s=2 * rates.gemv_flop_per_s, op_overhead_s=rates.op_overhead_s / 2),
+        "compute": rates.faster_compute(2),
         "storage_bandwidth": replace(
             rates,
             storage=rates.storage.at_read_rate(

@@ -74,7 +74,8 @@ def device_rates(storage: StorageModel | None = None, **changes: float) -> Devic
         "ram_bytes_per_s": 1e9,
         "op_overhead_s": 1e-6,
         "sequential_read_bytes_per_s": 1e9,
-        "overlap_efficiency_frac": 1.0,
+        "contended_compute_frac": 1.0,
+        "contended_read_frac": 1.0,
     }
     return DeviceRates(storage=storage or storage_model(), **(fields | changes))  # type: ignore[arg-type]
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hardware_profiles.rates import contended_frac
 from simulator import costs
 from simulator.engine_fast import simulate_fast
 from simulator.engine_simpy import simulate_simpy, simulate_with_records
@@ -44,7 +45,7 @@ def assert_equal(first: Timeline, second: Timeline) -> None:
 
 
 RATES = st.builds(
-    lambda latency, lane, overhead, bus, depth, largest, flop, ram, kernel, overlap: device_rates(
+    lambda latency, lane, overhead, bus, depth, largest, limit, flop, ram, kernel, compute, read: device_rates(
         storage_model(
             latency_s=latency,
             lane_s_per_byte=lane,
@@ -52,12 +53,15 @@ RATES = st.builds(
             bus_s_per_byte=bus,
             queue_depth=depth,
             max_request_bytes=largest,
+            limit_bytes_per_s=limit,
+            limit_lag_s=1e-4,
         ),
         gemv_flop_per_s=flop,
         gemm_flop_per_s=3 * flop,
         ram_bytes_per_s=ram,
         op_overhead_s=kernel,
-        overlap_efficiency_frac=overlap,
+        contended_compute_frac=compute,
+        contended_read_frac=read,
     ),
     latency=st.sampled_from([0.0, 2e-5, 3e-4]),
     lane=st.sampled_from([0.0, 1e-9]),
@@ -65,10 +69,12 @@ RATES = st.builds(
     bus=st.floats(1e-10, 1e-7),
     depth=st.integers(1, 6),
     largest=st.sampled_from([None, 3000]),
+    limit=st.sampled_from([None, 2e7, 1e9]),
     flop=st.floats(1e8, 1e11),
     ram=st.floats(1e7, 1e10),
     kernel=st.floats(0, 1e-5),
-    overlap=st.floats(0, 1),
+    compute=st.floats(0.2, 1),
+    read=st.floats(0.2, 1),
 )
 
 
@@ -149,7 +155,9 @@ def test_a_layer_by_hand() -> None:
     scenario = scenario_of(
         model=tiny_model(n_layers=1),
         steps=steps_of(make_trace([[[0, 1]]], 8), context=None),
-        rates=device_rates(overlap_efficiency_frac=0.5, op_overhead_s=1e-4),
+        rates=device_rates(
+            contended_compute_frac=contended_frac(0.5), contended_read_frac=contended_frac(0.5), op_overhead_s=1e-4
+        ),
     )
     timeline = simulate_simpy(scenario)
     attention = costs.seconds(costs.attention_work(scenario.model, 0, 1), scenario.rates)
@@ -220,6 +228,8 @@ def test_twice_the_device_takes_half_the_time(scenario: Scenario) -> None:
             lane_s_per_byte=storage.lane_s_per_byte / 2,
             request_overhead_s=storage.request_overhead_s / 2,
             bus_s_per_byte=storage.bus_s_per_byte / 2,
+            limit_bytes_per_s=storage.limit_bytes_per_s and 2 * storage.limit_bytes_per_s,
+            limit_lag_s=storage.limit_lag_s / 2,
         ),
     )
     slow, fast = simulate_simpy(scenario), simulate_simpy(replace(scenario, rates=twice))
@@ -230,11 +240,16 @@ def test_twice_the_device_takes_half_the_time(scenario: Scenario) -> None:
 @settings(max_examples=100, deadline=None)
 @given(scenario=scenarios(), factor=st.floats(1, 20), more_slots=st.integers(0, 8))
 def test_more_is_never_slower(scenario: Scenario, factor: float, more_slots: int) -> None:
-    """A faster SSD, a larger LRU cache and prefetch beside attention never give fewer tokens/s."""
+    """
+    A faster SSD, a larger LRU cache and prefetch beside attention never give fewer tokens/s; the last where compute
+    and reads together get at least as much done as one of them alone (their speeds sum to 1 or more).
+    """
     before = simulate_fast(scenario).step_s.sum() * (1 + 1e-12)
     storage = scenario.rates.storage.at_read_rate(factor * 1e9, 1e9)
     assert simulate_fast(replace(scenario, rates=replace(scenario.rates, storage=storage))).step_s.sum() <= before
     assert simulate_fast(replace(scenario, n_slots=scenario.n_slots + more_slots)).step_s.sum() <= before
+    if scenario.rates.contended_compute_frac + scenario.rates.contended_read_frac < 1:
+        return
     on_demand = simulate_fast(replace(scenario, prefetch_policy="none")).step_s.sum()
     beside = simulate_fast(replace(scenario, prefetch_policy="pre-attention")).step_s.sum()
     assert beside <= on_demand * (1 + 1e-12)

@@ -1,0 +1,162 @@
+"""
+KernelTable: what an engine's own kernels were measured to take on a machine, and the times between its points.
+
+A roofline knows neither the cost of a call nor that a 1536 x 768 matrix is not a 16k one.  Where a profile has this
+table the cost equations take their times from it; the roofline stays for what the table does not have.
+
+    op               size                                     count          what is timed
+    gemv             bytes of the matrix                      1              a matrix times one token
+    gemm             bytes of the matrix                      tokens         a matrix times a chunk
+    experts          bytes of one expert                      experts        a row of experts for one token
+    attend           heads x head size x pairs                1              scores and mix of one token; pair: a query
+                                                                             and a key that it sees
+    attend_chunk     heads x head size x pairs                tokens         the same for a chunk
+    attention_rest   hidden size                              tokens         norms, RoPE, appending keys and values, sums
+    router           experts x hidden size                    tokens         scores, top-k, asking the cache for the row
+    row              1                                        1              what a row costs beside its products
+    step             hidden size                              tokens         what a step costs beside its layers
+
+working_set: bytes that are touched before the same bytes come again; small ones live in a processor's cache.
+zero_frac: share of an expert's neurons whose gate is zero; its up row and down column are skipped.
+"""
+
+import bisect
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Annotated, Literal, NamedTuple, Self, get_args
+
+from pydantic import Field, model_validator
+
+from hardware_profiles.schema_base import ByteRate, ByteSize, Count, Frozen, ProfileError, Provenance, quantity
+
+KernelOp = Literal[
+    "gemv", "gemm", "experts", "attend", "attend_chunk", "attention_rest", "router", "row", "step"
+]  # fmt: skip
+KERNEL_OPS: tuple[KernelOp, ...] = get_args(KernelOp)
+
+Seconds = Annotated[float, quantity("second"), Field(gt=0)]
+Curve = tuple[tuple[float, ...], tuple[float, ...]]  # x ascending, seconds
+
+
+class KernelRow(Frozen):
+    """One measured time; see the top of this file. type: tensor type of the matrix, f32 where there is none."""
+
+    op: KernelOp
+    type: str
+    size: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    count: Annotated[int, Field(strict=True, ge=1, le=2**20)] = 1
+    zero_frac: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    working_set: ByteSize
+    threads: Count
+    time: Seconds
+
+
+class KernelTable(Provenance):
+    """
+    Times of one engine's kernels; the provenance, and so the uncertainty, holds for every row.
+
+    ram_bandwidth: what the same kernels reach on a matrix far larger than every cache; the part of a time that these
+    bytes explain follows RAM in a what-if, the rest follows the processor.
+    """
+
+    engine: str
+    ram_bandwidth: ByteRate
+    rows: Annotated[tuple[KernelRow, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _no_row_twice(self) -> Self:
+        seen = set()
+        for row in self.rows:
+            key = (row.op, row.type, row.size, row.count, row.zero_frac, row.working_set, row.threads)
+            if key in seen:
+                raise ProfileError("kernels", "must have each row once", f"{row.op} {row.type} {row.size:g} twice")
+            seen.add(key)
+        return self
+
+    def threads(self) -> tuple[int, ...]:
+        """The numbers of threads that were measured, ascending."""
+        return tuple(sorted({row.threads for row in self.rows}))
+
+
+class Call(NamedTuple):
+    """A kernel call whose time is wanted, in the units of the table."""
+
+    op: KernelOp
+    type: str
+    size: float
+    count: int = 1
+    zero_frac: float = 0.0
+    working_set: float = math.inf
+
+
+class KernelTimes:
+    """
+    The times of one number of threads, and what lies between them.
+
+    Between two measured points the time is linear in size and in count, linear in zero_frac through the lowest and the
+    highest that were measured, and linear in the logarithm of the working set; beyond the ends of working set, and
+    below the smallest size, the end's own time holds; above the largest size or count the last slope goes on.
+    """
+
+    def __init__(self, table: KernelTable, n_threads: int) -> None:
+        """n_threads must be one of table.threads()."""
+        self.ram_bytes_per_s, self.n_threads = table.ram_bandwidth, n_threads
+        self._points: dict[tuple[str, str], dict[float, dict[float, dict[int, Curve]]]] = {}
+        rows = [row for row in table.rows if row.threads == n_threads]
+        for key in {(row.op, row.type) for row in rows}:
+            own = [row for row in rows if (row.op, row.type) == key]
+            self._points[key] = _nested(own)
+        self.seconds: Callable[[Call], float] = lru_cache(maxsize=65536)(self._seconds)
+
+    def has(self, call: Call) -> bool:
+        """Whether the table has times of this op on this type."""
+        return (call.op, call.type) in self._points
+
+    def _seconds(self, call: Call) -> float:
+        """Seconds of a call that the table `has`."""
+        by_set = self._points[call.op, call.type]
+        sets = {math.log(n_bytes): _by_zero_frac(points, call) for n_bytes, points in by_set.items()}
+        return max(0.0, _between(sets, math.log(max(1.0, call.working_set)), clip_high=True))
+
+
+def _nested(rows: list[KernelRow]) -> dict[float, dict[float, dict[int, Curve]]]:
+    """working set -> zero_frac -> count -> curve over size."""
+    result: dict[float, dict[float, dict[int, Curve]]] = {}
+    for row in sorted(rows, key=lambda row: row.size):
+        curves = result.setdefault(row.working_set, {}).setdefault(row.zero_frac, {})
+        sizes, seconds = curves.get(row.count, ((), ()))
+        curves[row.count] = ((*sizes, row.size), (*seconds, row.time))
+    return result
+
+
+def _by_zero_frac(points: Mapping[float, Mapping[int, Curve]], call: Call) -> float:
+    low, high = min(points), max(points)
+    at_low = _by_count(points[low], call)
+    if low == high:
+        return at_low
+    slope = (_by_count(points[high], call) - at_low) / (high - low)
+    return max(0.0, at_low + slope * (call.zero_frac - low))
+
+
+def _by_count(points: Mapping[int, Curve], call: Call) -> float:
+    return _between({float(count): _on_curve(curve, call.size) for count, curve in points.items()}, call.count)
+
+
+def _on_curve(curve: Curve, size: float) -> float:
+    sizes, seconds = curve
+    return _between(dict(zip(sizes, seconds, strict=True)), size)
+
+
+def _between(points: Mapping[float, float], x: float, clip_high: bool = False) -> float:
+    """Piecewise linear; below the first point its value, above the last one its slope, or in proportion for one."""
+    xs = sorted(points)
+    if x <= xs[0]:
+        return points[xs[0]]
+    if x >= xs[-1] and clip_high:
+        return points[xs[-1]]
+    if len(xs) == 1:
+        return points[xs[0]] * x / xs[0]
+    upper = min(bisect.bisect_left(xs, x), len(xs) - 1)
+    low, high = xs[upper - 1], xs[upper]
+    return points[low] + (points[high] - points[low]) * (x - low) / (high - low)

@@ -1,0 +1,139 @@
+"""Measured kernel times: between points, beyond them, and as the cost equations use them."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from pydantic import ValidationError
+
+from hardware_profiles.kernel_table import Call, KernelTable, KernelTimes
+from simulator import costs
+from simulator.engine_fast import FastEngine, simulate_fast
+from simulator.engine_simpy import simulate_simpy
+from simulator.scenario import Scenario, steps_of
+from tests.conftest import device_rates, random_trace, tiny_model
+
+MIB = 2**20
+
+
+def row(op: str, size: float, time: str, **changes: object) -> dict:
+    """One row of a table, of one thread and a large working set."""
+    fields = {"op": op, "type": "f32", "size": size, "working_set": "256 MiB", "threads": 1, "time": time}
+    return fields | changes
+
+
+def table_of(*rows: dict) -> KernelTable:
+    """A table with the provenance that it needs."""
+    head = {"kind": "measured", "source": "this test", "uncertainty": 0.1, "engine": "test", "ram_bandwidth": "1 GB/s"}
+    return KernelTable.model_validate(head | {"rows": list(rows)})
+
+
+def times_of(*rows: dict) -> KernelTimes:
+    """The times of one thread."""
+    return KernelTimes(table_of(*rows), 1)
+
+
+def test_between_two_sizes_the_time_is_linear() -> None:
+    """Halfway between 1,000 and 3,000 bytes it is the mean; below the first its own; above the slope goes on."""
+    times = times_of(row("gemv", 1000, "10 us"), row("gemv", 3000, "20 us"))
+    assert times.seconds(Call("gemv", "f32", 2000)) == pytest.approx(15e-6)
+    assert times.seconds(Call("gemv", "f32", 10)) == pytest.approx(10e-6)
+    assert times.seconds(Call("gemv", "f32", 5000)) == pytest.approx(30e-6)
+
+
+def test_a_single_size_goes_on_in_proportion() -> None:
+    """Nothing but the one point is known, so twice the bytes take twice the time."""
+    assert times_of(row("gemv", 1000, "10 us")).seconds(Call("gemv", "f32", 2000)) == pytest.approx(20e-6)
+
+
+def test_count_and_zero_gates_are_linear() -> None:
+    """Four experts cost what one costs and three times the difference per expert; zero gates lie on one line."""
+    times = times_of(
+        row("experts", 1000, "10 us"),
+        row("experts", 1000, "4 us", zero_frac=0.8),
+        row("experts", 1000, "40 us", count=5),
+        row("experts", 1000, "16 us", count=5, zero_frac=0.8),
+    )
+    assert times.seconds(Call("experts", "f32", 1000, 3)) == pytest.approx(25e-6)
+    assert times.seconds(Call("experts", "f32", 1000, 1, 0.4)) == pytest.approx(7e-6)
+    assert times.seconds(Call("experts", "f32", 1000, 3, 0.4)) == pytest.approx(17.5e-6)
+
+
+def test_the_working_set_counts_by_its_logarithm_and_its_ends_hold() -> None:
+    """16 MiB lies halfway between 4 and 64 MiB; beyond the ends the ends' own times hold."""
+    times = times_of(row("gemv", 1000, "10 us", working_set="4 MiB"), row("gemv", 1000, "20 us", working_set="64 MiB"))
+    wanted = {MIB: 10e-6, 16 * MIB: 15e-6, math.inf: 20e-6}
+    for working_set, seconds in wanted.items():
+        assert times.seconds(Call("gemv", "f32", 1000, working_set=working_set)) == pytest.approx(seconds)
+
+
+def test_a_row_twice_is_refused() -> None:
+    """Two times for one call: which one would hold?"""
+    with pytest.raises(ValidationError, match="each row once"):
+        table_of(row("gemv", 1000, "10 us"), row("gemv", 1000, "12 us"))
+
+
+FULL = (
+    row("gemv", 100, "2 us"), row("gemv", 100_000, "50 us"),
+    row("gemm", 100, "20 us", count=8), row("gemm", 100_000, "90 us", count=8),
+    row("experts", 100, "5 us"), row("experts", 100_000, "60 us"),
+    row("experts", 100, "9 us", count=4), row("experts", 100_000, "220 us", count=4),
+    row("attend", 10, "1 us"), row("attend", 10_000, "30 us"),
+    row("attend_chunk", 10, "3 us", count=8), row("attention_rest", 32, "7 us"),
+    row("router", 64, "11 us"), row("row", 1, "2 us"), row("step", 32, "13 us"),
+)  # fmt: skip
+
+
+def scenario_with(kernels: KernelTimes | None) -> Scenario:
+    """A small streaming scenario on a device with measured kernels."""
+    steps = steps_of(random_trace(0, 12, 3, 8, 2, 4), context=None)
+    return Scenario(tiny_model(), replace(device_rates(), kernels=kernels), steps, 10)
+
+
+def test_both_engines_take_the_measured_times() -> None:
+    """They agree with one another, and differ from the roofline."""
+    scenario = scenario_with(times_of(*FULL))
+    simpy, fast = simulate_simpy(scenario), simulate_fast(scenario)
+    for op, seconds in simpy.op_s.items():
+        assert seconds == pytest.approx(fast.op_s[op], abs=1e-9), op
+    assert simpy.step_s[-1] != pytest.approx(simulate_fast(scenario_with(None)).step_s[-1], rel=0.01)
+
+
+def test_an_op_is_the_sum_of_its_calls() -> None:
+    """The router of the test model has one call."""
+    scenario = scenario_with(times_of(*FULL))
+    work = costs.router_work(scenario.model)
+    assert len(work.calls) == 1
+    assert scenario.rates.kernels is not None
+    assert costs.seconds(work, scenario.rates) == pytest.approx(scenario.rates.kernels.seconds(work.calls[0]))
+
+
+def test_a_type_that_was_not_measured_takes_the_roofline() -> None:
+    """A missing kernel must not be free."""
+    kernels = times_of(row("router", 64, "11 us"))
+    rates = replace(device_rates(), kernels=kernels)
+    work = costs.attention_work(tiny_model(), 0, 5)
+    assert costs.seconds(work, rates) == costs.roofline_seconds(work, rates)
+
+
+def test_faster_ram_and_compute_shorten_their_parts() -> None:
+    """With both doubled an op takes half the time; with either alone less than before and more than half."""
+    rates = replace(device_rates(), kernels=times_of(*FULL))
+    work = costs.router_work(tiny_model())
+    before = costs.seconds(work, rates)
+    faster_ram = replace(rates, ram_bytes_per_s=2 * rates.ram_bytes_per_s)
+    both = replace(faster_ram, kernel_factor=0.5)
+    assert costs.seconds(work, both) == pytest.approx(before / 2)
+    assert before / 2 < costs.seconds(work, faster_ram) < before
+    assert costs.seconds(work, rates.faster_compute(2)) < before
+
+
+def test_a_draw_of_sparsity_is_timed_as_a_model_with_that_sparsity() -> None:
+    """Mixing the works of the two ends equals the calls at the drawn share."""
+    rows = [*FULL]
+    for count, times in ((1, ("3 us", "30 us")), (4, ("6 us", "99 us"))):
+        rows += [row("experts", 100 * 10 ** (3 * i), t, count=count, zero_frac=0.7) for i, t in enumerate(times)]
+    scenario = scenario_with(times_of(*rows))
+    timeline = FastEngine(scenario).timeline(scenario.rates, 0.4)
+    work = costs.expert_ffn_work(scenario.model, 2, 1, 0.4)
+    assert timeline.op_s["expert_ffn"][-1] == pytest.approx(3 * costs.seconds(work, scenario.rates), rel=0.05)
