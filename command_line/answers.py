@@ -37,6 +37,10 @@ AdaptTrace = Annotated[
     bool, typer.Option("--adapt-trace", help="Stretch a trace of another shape over the model; labelled as a stand-in.")
 ]
 EngineOption = Annotated[str, typer.Option("--engine", help="simpy (event by event) or fast (closed form).")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Compute threads that the profile measured.")]
+StorageLimit = Annotated[
+    str | None, typer.Option("--storage-limit", metavar="RATE", help="A limiter before the drive, as in moeplan run.")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the interval's draws.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
@@ -45,7 +49,7 @@ def simulate(
     model: Model, hardware: Hardware, trace: Trace = None, ram_cap: RamCap = None, storage_read: StorageRead = None,
     cache: Cache = "lru", prefetch: Prefetch = None, layout: Layout = "bundle", context: Context = None,
     start: StartOption = "warm", lm_head_predictor: Predictor = False, adapt_trace: AdaptTrace = False,
-    engine: EngineOption = "simpy", seed: Seed = 0,
+    threads: Threads = None, storage_limit: StorageLimit = None, engine: EngineOption = "simpy", seed: Seed = 0,
     timeline: Annotated[Path | None, typer.Option("--timeline", help="Parquet file for every operation.")] = None,
     output: Annotated[Path | None, typer.Option("--output", help="Write an HTML report to this file.")] = None,
     as_json: Json = False,
@@ -58,6 +62,8 @@ def simulate(
         model, hardware, trace, ram_cap, storage_read, cache, prefetch, layout, context, start, lm_head_predictor,
         adapt_trace,
     )  # fmt: skip
+    limit = None if storage_limit is None else parse_quantity(storage_limit, "byte/second", "--storage-limit")
+    question = replace(question, n_threads=threads, storage_limit_bytes_per_s=limit)
     with step_bar("simulating tokens") as on_step:
         result = simulation.simulate(question, engine=simulation.checked_engine(engine), seed=seed, on_step=on_step)
     if timeline is not None:

@@ -13,6 +13,7 @@ import typer
 from command_line import hardware, model, trace
 from command_line.answers import plan, report, simulate, sweep
 from command_line.run import run
+from command_line.validate import validate
 from moeplan.errors import InputError
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app.command()(plan)
 app.command()(sweep)
 app.command()(report)
 app.command()(run)
+app.command()(validate)
 
 
 # Typer carries its own copy of click; these are the ancestors of the one usage error that it exports.

@@ -11,8 +11,11 @@ table the cost equations take their times from it; the roofline stays for what t
     attend           heads x head size x pairs                1              scores and mix of one token; pair: a query
                                                                              and a key that it sees
     attend_chunk     heads x head size x pairs                tokens         the same for a chunk
-    attention_rest   hidden size                              tokens         norms, RoPE, appending keys and values, sums
-    router           experts x hidden size                    tokens         scores, top-k, asking the cache for the row
+    attention_rest   hidden size                              tokens         norms, RoPE, appending keys and values,
+                                                                             sums, asking the cache for a row it has
+    router           experts x hidden size                    tokens         scores, top-k and weights
+    issue            1                                        misses         issuing the reads of a row, on the thread
+                                                                             that computes
     row              1                                        1              what a row costs beside its products
     step             hidden size                              tokens         what a step costs beside its layers
 
@@ -23,15 +26,16 @@ zero_frac: share of an expert's neurons whose gate is zero; its up row and down 
 import bisect
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from hardware_profiles.schema_base import ByteRate, ByteSize, Count, Frozen, ProfileError, Provenance, quantity
 
 KernelOp = Literal[
-    "gemv", "gemm", "experts", "attend", "attend_chunk", "attention_rest", "router", "row", "step"
+    "gemv", "gemm", "experts", "attend", "attend_chunk", "attention_rest", "router", "issue", "row", "step"
 ]  # fmt: skip
 KERNEL_OPS: tuple[KernelOp, ...] = get_args(KernelOp)
 
@@ -79,7 +83,8 @@ class KernelTable(Provenance):
         return tuple(sorted({row.threads for row in self.rows}))
 
 
-class Call(NamedTuple):
+@dataclass(frozen=True)
+class Call:
     """A kernel call whose time is wanted, in the units of the table."""
 
     op: KernelOp

@@ -179,8 +179,9 @@ class Storage(Frozen):
     kernel hands to the device (None: it splits nothing).
 
     table: rates over request size and queue depth; where it is given, the four constants of StorageModel are fitted
-    to it.  bursts: measured times of requests issued at once, which is how a row of experts is read; the constants for
-    a request size come from them where they are given.  direct_io: whether reads can pass the page cache by; read_ahead: what a buffered read draws in beyond.
+    to it.  bursts: measured times of requests issued at once, which is how a row of experts is read; the constants
+    for a request size come from them where they are given.  direct_io: whether reads can pass the page cache by;
+    read_ahead: what a buffered read draws in beyond.
     """
 
     kind: str

@@ -108,8 +108,8 @@ def forward(
             # the router sees the RAW residual: before the input norm, before attention
             expert_ids, expert_weights = router.choose(i, x @ layer.router.T, first, config)  # (n, k), (n, k)
             row = row_of(expert_ids)
+            watch.done("router", i)  # the top-k is known: t_attention and t_prefetch both run from here
             experts.request(i, row)
-            watch.done("router", i)
         else:
             early.append(_early_choice(x, layer, config))  # (n, k): recorded, never used
 
@@ -130,8 +130,8 @@ def forward(
             seen = z if config.post_attention_input == "normed" else y
             expert_ids, expert_weights = router.choose(i, seen @ layer.router.T, first, config)  # (n, k), (n, k)
             row = row_of(expert_ids)
-            experts.request(i, row)
             watch.done("router", i)
+            experts.request(i, row)
 
         mixed, n_zero = np.zeros_like(z), 0  # sum over e of weight_e * down_e(activation(gate_e z) * up_e z)
         for wave in experts.waves(i, row):

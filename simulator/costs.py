@@ -147,6 +147,11 @@ def attention_work(model: ModelSpec, layer: int, context: int, n_tokens: int = 1
     return Work(model_size.attention_bytes_per_layer(model, layer) + kv_bytes, n_flop, ATTENTION_KERNELS, calls)
 
 
+def issue_work(n_misses: int) -> Work:
+    """What the computing thread spends on issuing a row's reads beside attention; nothing where it was not measured."""
+    return Work(0, 0, 0, kernel_calls.issue_calls(n_misses))
+
+
 def attention_flop_per_pair(model: ModelSpec) -> float:
     """FLOP of one query token against one key token: scores and mix over all heads (MLA in its absorbed form)."""
     attention = model.attention
@@ -209,12 +214,16 @@ class StepCosts:
     def __init__(self, model: ModelSpec, rates: DeviceRates, use_predictor: bool) -> None:
         self.model, self.rates = model, rates
         self.lm_head_s = seconds(lm_head_work(model, use_predictor), rates)
+        self.issue_s = lru_cache(maxsize=None)(self._issue_s)
         self.router_s = lru_cache(maxsize=None)(self._router_s)
         self.attention_s = lru_cache(maxsize=None)(self._attention_s)
         self.expert_ffn_s = lru_cache(maxsize=None)(self._expert_ffn_s)
         self.dense_ffn_s = lru_cache(maxsize=None)(self._dense_ffn_s)
         self.embedding_s = lru_cache(maxsize=None)(self._embedding_s)
         self._kind_layer = representative_layers(model)
+
+    def _issue_s(self, n_misses: int) -> float:
+        return seconds(issue_work(n_misses), self.rates)
 
     def _router_s(self, n_tokens: int) -> float:
         return seconds(router_work(self.model, n_tokens), self.rates, n_tokens)

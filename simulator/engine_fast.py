@@ -87,6 +87,7 @@ class FastEngine:
         alone_s = _columns([alone[layer] for layer in self._moe], n_steps)
         read_s = self._burst_table(rates)[n_misses]
         if self.scenario.prefetch_policy == PRE_ATTENTION:
+            alone_s = alone_s + self._issue_table(rates)[n_misses]
             v, w = rates.contended_compute_frac, rates.contended_read_frac
             shared_s = np.minimum(alone_s / v, read_s / w)  # while both run
             attention_s, prefetch_s = alone_s + (1 - v) * shared_s, read_s + (1 - w) * shared_s
@@ -109,6 +110,11 @@ class FastEngine:
         step_s = np.sum([op_s[op] for op in COMPUTE_OPS], axis=0)
         busy_s = prefetch_s.sum(axis=1)
         return Timeline(step_s, op_s, attention_s, prefetch_s, bubble_s, n_misses, self.decisions.n_used, busy_s)
+
+    def _issue_table(self, rates: DeviceRates) -> np.ndarray:
+        """Seconds that the computing thread spends on issuing the reads of 0, 1, ... experts."""
+        most = int(self.decisions.n_misses.max(initial=0))
+        return np.array([costs.seconds(costs.issue_work(n), rates) for n in range(most + 1)])
 
     def _burst_table(self, rates: DeviceRates) -> np.ndarray:
         """Seconds to read 0, 1, ... experts issued at once from idle storage, when nothing else runs."""

@@ -183,6 +183,7 @@ class _Run:
             top_k_known = self.env.now
             missing = self._look_up(index, moe_index, row)
             arrival = self._issue(missing)
+            attention_s += costs.issue_s(len(missing))
             yield from self._compute(index, step, "attention", layer, attention_s)
         else:
             yield from self._compute(index, step, "attention", layer, attention_s)

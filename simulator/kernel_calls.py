@@ -7,7 +7,7 @@ are in use; both decide whether a processor's cache still holds them.
 
 from collections.abc import Iterable
 
-from hardware_profiles.kernel_table import Call
+from hardware_profiles.kernel_table import Call, KernelOp
 from simulator.model import size as model_size
 from simulator.model.size import Matrix
 from simulator.model.spec import ModelSpec
@@ -17,11 +17,16 @@ NO_TYPE = "f32"  # of ops without a matrix; activations, keys and values are flo
 
 
 def router_calls(model: ModelSpec, n_tokens: int = 1) -> tuple[Call, ...]:
-    """Scores, top-k and the request of the row."""
+    """Scores, top-k and weights."""
     if model.experts is None:
         return ()
     size = model.experts.n_experts * model.hidden_size
     return (Call("router", NO_TYPE, size, n_tokens, working_set=token_bytes(model)),)
+
+
+def issue_calls(n_misses: int) -> tuple[Call, ...]:
+    """Issuing the reads of a row's missing experts."""
+    return (Call("issue", NO_TYPE, 1, n_misses),) if n_misses else ()
 
 
 def attention_calls(model: ModelSpec, n_pairs: float, n_tokens: int = 1) -> tuple[Call, ...]:
@@ -76,7 +81,7 @@ def step_calls(model: ModelSpec, n_tokens: int = 1) -> tuple[Call, ...]:
 
 def matrix_calls(matrices: Iterable[Matrix], tensor_type: str, n_tokens: int, working_set: float) -> tuple[Call, ...]:
     """A product with each matrix; up to a few tokens the kernels multiply one by one, and so does the table."""
-    op = "gemv" if n_tokens == 1 else "gemm"
+    op: KernelOp = "gemv" if n_tokens == 1 else "gemm"
     sizes = [tensor_bytes(matrix.n_rows, matrix.n_cols, tensor_type) for matrix in matrices]
     return tuple(Call(op, tensor_type, n_bytes, n_tokens, working_set=working_set) for n_bytes in sizes)
 

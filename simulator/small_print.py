@@ -18,15 +18,18 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
     first = decode[0].tokens[0] - prepared.steps[0].tokens[0]
     types = model.tensor_types
     weights = f"FFN {types.dense_ffn}" if model.experts is None else f"experts {types.experts}"
-    rate = question.storage_read_bytes_per_s
+    rate, limit = question.storage_read_bytes_per_s, question.storage_limit_bytes_per_s
     asked = "asked for" if question.ram_cap_bytes else "all that is left"
     text = {
         "model": f"{model.title}; {weights}, attention {types.attention}, KV cache {model.kv_type}",
         "device": profile.title,
-        "threads": f"{profile.cpu.threads} of {profile.cpu.cores} cores, for which the profile's rates hold",
+        "threads": f"{question.n_threads or profile.cpu.threads} of {profile.cpu.cores} cores, for which the "
+        "profile's figures hold",
+        "compute": _compute_source(prepared),
         "ram_cap": f"{format_bytes(question.cap_bytes)} ({asked})",
         "storage": f"{profile.storage.kind}"
-        + (f", sequential read set to {format_rate(rate)}, latencies unchanged" if rate else ""),
+        + (f", sequential read set to {format_rate(rate)}, latencies unchanged" if rate else "")
+        + (f", behind a limiter of {format_rate(limit)}" if limit else ""),
         "context": f"{decode[0].context} to {max(s.context for s in decode)} tokens" + _why_context(question),
         "tokens": f"{len(decode)} decode tokens, {n_prompt} prompt tokens in chunks of at most {largest}, one stream",
         "first_token": f"after the trace's own first prompt of {first} tokens, cache cold, dense part loaded",
@@ -50,6 +53,13 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
     return text
 
 
+def _compute_source(prepared: Prepared) -> str:
+    table = prepared.question.profile.cpu.kernels
+    if table is None:
+        return "roofline: the profile's FLOP/s and RAM bandwidth"
+    return f"measured times of the kernels of {table.engine}; the roofline for what was not measured"
+
+
 def _why_context(question: Question) -> str:
     if question.context is not None:
         return " (asked for)"
@@ -70,6 +80,9 @@ def _origin(question: Question) -> str:
 
 
 def _start(prepared: Prepared) -> str:
+    counted = prepared.question.warm_up_tokens
+    if counted is not None:
+        return f"{prepared.question.start}; the first {counted} decode tokens run and do not count"
     if prepared.question.start == "cold":
         return "cold: the cache is empty at the first token, everything counts"
     if prepared.question.model.experts is None:

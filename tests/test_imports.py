@@ -24,8 +24,17 @@ TABLE: dict[str, tuple[str, ...]] = {
         "simulator.model",
         "simulator.expert_layout",
         "simulator.memory",
+        "hardware_profiles.kernel_table",
+        "hardware_profiles.schema",
+        "hardware_profiles.catalog",
     ),
-    "reports": ("moeplan", "traces", "simulator.result"),
+    "reports": (
+        "moeplan",
+        "traces",
+        "simulator.result",
+        "simulator.validation.result",
+        "simulator.validation.cell_result",
+    ),
     "command_line": ("moeplan", "hardware_profiles", "traces", "simulator", "reference_runtime", "reports"),
 }
 

@@ -1,0 +1,1 @@
+"""Predictions held against measurements: cells of a grid that was run here, and rows that others published."""

@@ -1,0 +1,264 @@
+"""
+One cell of a validation grid: predicted beside measured, run by run and over its repeats.
+
+An error is predicted / measured - 1 of tokens/s, so above zero the prediction is too fast.  Times are in seconds per
+decode token unless a name says otherwise.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from simulator.result import Interval
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """
+    What a cell was run under; None: no RAM cap (all experts resident), no storage limit.
+
+    context: keys in the KV cache when decode begins.
+    """
+
+    model: str
+    model_class: str
+    ram_cap_bytes: int | None
+    storage_limit_bytes_per_s: float | None
+    prefetch: str
+    context: int
+    threads: int
+    routing: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A predicted figure beside the measured one."""
+
+    predicted: float
+    measured: float
+
+    @property
+    def difference(self) -> float:
+        """Predicted less measured."""
+        return self.predicted - self.measured
+
+
+@dataclass(frozen=True)
+class CountPair:
+    """Predicted and measured counts of the counted decode tokens: experts found, experts read, bytes requested."""
+
+    predicted: tuple[int, int, int]
+    measured: tuple[int, int, int]
+
+    @property
+    def counts_equal(self) -> bool:
+        """Whether hits and misses are the same."""
+        return self.predicted[:2] == self.measured[:2]
+
+    @property
+    def bytes_equal(self) -> bool:
+        """Whether the bytes are the same."""
+        return self.predicted[2] == self.measured[2]
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """
+    t_attention >= t_prefetch on (token, layer) pairs with a miss: how often both sides say what.
+
+    hidden_hidden: measured hidden, predicted hidden; hidden_waits: measured hidden, predicted to wait; and so on.
+    """
+
+    hidden_hidden: int = 0
+    hidden_waits: int = 0
+    waits_hidden: int = 0
+    waits_waits: int = 0
+
+    def __add__(self, other: "Verdicts") -> "Verdicts":
+        return Verdicts(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """The four counts in the order of the fields."""
+        return self.hidden_hidden, self.hidden_waits, self.waits_hidden, self.waits_waits
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs in all."""
+        return sum(self.counts)
+
+    @property
+    def agreement_frac(self) -> float | None:
+        """Share of the pairs with the same verdict on both sides, None without pairs."""
+        return (self.hidden_hidden + self.waits_waits) / self.n_pairs if self.n_pairs else None
+
+    @property
+    def balanced_frac(self) -> float | None:
+        """Mean of the shares found among the measured hidden and among the measured waiting pairs, where there are."""
+        n_hidden, n_waits = self.hidden_hidden + self.hidden_waits, self.waits_hidden + self.waits_waits
+        shares = [found / n for found, n in ((self.hidden_hidden, n_hidden), (self.waits_waits, n_waits)) if n]
+        return sum(shares) / len(shares) if shares else None
+
+    @property
+    def majority_frac(self) -> float | None:
+        """Agreement of always saying what is measured more often; its balanced accuracy is 0.5."""
+        n_hidden = self.hidden_hidden + self.hidden_waits
+        return max(n_hidden, self.n_pairs - n_hidden) / self.n_pairs if self.n_pairs else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Counts and shares."""
+        shares = {name: getattr(self, name) for name in ("agreement_frac", "balanced_frac", "majority_frac")}
+        return {"n_pairs": self.n_pairs, **asdict(self), **shares}
+
+
+@dataclass(frozen=True)
+class LayerComparison:
+    """One MoE layer, means over the counted decode tokens; hidden_*: share of those with a miss, None without one."""
+
+    layer: int
+    t_attention_s: Pair
+    t_prefetch_s: Pair
+    bubble_s: Pair
+    predicted_hidden_frac: float | None
+    measured_hidden_frac: float | None
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """
+    One run of a cell.
+
+    speed: decode tokens/s, predicted with the ends of its 80 % interval; order: position in the shuffled order;
+    slots: experts that the cache holds; ops: seconds a token by op, the ops tile the token's time; reads_s: t_prefetch
+    of all layers, which runs beside them; miss_wait_s: the part of the wait in layers with a miss, the rest is the cost
+    of asking the cache; attention_alone_s, attention_reading_s: mean of one layer without and with a
+    miss, None where there is none; read_ratio: measured median of t_prefetch / t_attention where there is a miss;
+    prompt_s: prompt to first logits, None where the run had no prompt; naive_tokens_per_s: see baselines.py.
+    """
+
+    repeat: int
+    order: int
+    started_at: str
+    n_counted: int
+    speed: Interval
+    measured_tokens_per_s: float
+    naive_tokens_per_s: float
+    slots: Pair
+    counts: CountPair
+    read_s: float
+    ops: dict[str, Pair]
+    reads_s: Pair
+    miss_wait_s: Pair
+    attention_alone_s: Pair | None
+    attention_reading_s: Pair | None
+    layers: tuple[LayerComparison, ...]
+    verdicts: Verdicts
+    clear_verdicts: Verdicts
+    read_ratio: float | None
+    n_prompt: int
+    prompt_s: Interval | None
+    measured_prompt_s: float | None
+    gate_sparsity: float | None
+    steal_frac: float | None = None
+
+    @property
+    def error_frac(self) -> float:
+        """Predicted / measured - 1 of tokens/s."""
+        return self.speed.value / self.measured_tokens_per_s - 1
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """
+    A cell over its repeats: medians of the speeds, means of times, sums of verdicts.
+
+    noise_frac: (max - min) / median of the measured tokens/s, None with a single run; in_interval: whether the measured
+    median lies in the predicted interval; cell_class: see tables.py; wait_frac: measured share of the
+    time that waits for missing experts; reason: what is most off, in words.
+    """
+
+    cell: str
+    conditions: Conditions
+    cell_class: str
+    predicted: Interval
+    measured_tokens_per_s: float
+    error_frac: float
+    noise_frac: float | None
+    in_interval: bool
+    naive_tokens_per_s: float
+    naive_error_frac: float
+    wait_frac: float
+    miss_rate: float
+    bytes_per_token: float
+    read_s_per_token: float
+    read_ratio: float | None
+    ops: dict[str, Pair]
+    reads_s: Pair
+    worst_op: str
+    reason: str
+    layers: tuple[LayerComparison, ...]
+    verdicts: Verdicts
+    clear_verdicts: Verdicts
+    runs: tuple[RunComparison, ...]
+
+    @property
+    def counts_equal(self) -> bool:
+        """Whether hits and misses are the same in every run."""
+        return all(run.counts.counts_equal for run in self.runs)
+
+    @property
+    def bytes_equal(self) -> bool:
+        """Whether the bytes are the same in every run."""
+        return all(run.counts.bytes_equal for run in self.runs)
+
+    def as_json(self) -> dict[str, Any]:
+        """The cell without its layers, which have a table of their own."""
+        return {
+            "cell": self.cell,
+            "conditions": asdict(self.conditions),
+            "class": self.cell_class,
+            "predicted": {"tokens_per_s": asdict(self.predicted)},
+            "measured": {"tokens_per_s": self.measured_tokens_per_s},
+            "error": self.error_frac,
+            "noise": self.noise_frac,
+            "in_interval": self.in_interval,
+            "naive": {"tokens_per_s": self.naive_tokens_per_s, "error": self.naive_error_frac},
+            "slots": asdict(self.runs[0].slots),
+            "wait_frac": self.wait_frac,
+            "miss_rate": self.miss_rate,
+            "bytes_per_token": self.bytes_per_token,
+            "read_ratio": self.read_ratio,
+            "worst_op": self.worst_op,
+            "reason": self.reason,
+            "error_s_per_token": {op: pair.difference for op, pair in self.ops.items()},
+            "measured_s_per_token": {op: pair.measured for op, pair in self.ops.items()},
+            "reads_s_per_token": asdict(self.reads_s),
+            "hidden_frac": _hidden(self.verdicts),
+            "verdicts": _shares(self.verdicts),
+            "clear_verdicts": _shares(self.clear_verdicts),
+            "runs": [_run_json(run) for run in self.runs],
+        }
+
+
+def _shares(verdicts: Verdicts) -> dict[str, Any]:
+    return {name: verdicts.as_json()[name] for name in ("n_pairs", "agreement_frac", "balanced_frac", "majority_frac")}
+
+
+def _hidden(verdicts: Verdicts) -> dict[str, float | None]:
+    n = verdicts.n_pairs
+    return {
+        "predicted": (verdicts.hidden_hidden + verdicts.waits_hidden) / n if n else None,
+        "measured": (verdicts.hidden_hidden + verdicts.hidden_waits) / n if n else None,
+    }
+
+
+def _run_json(run: RunComparison) -> dict[str, Any]:
+    names = ("hits", "misses", "bytes_read")
+    return {
+        "repeat": run.repeat,
+        "order": run.order,
+        "n_counted": run.n_counted,
+        "predicted": {"tokens_per_s": run.speed.value, **dict(zip(names, run.counts.predicted, strict=True))},
+        "measured": {"tokens_per_s": run.measured_tokens_per_s, **dict(zip(names, run.counts.measured, strict=True))},
+        "error": run.error_frac,
+        "steal_frac": run.steal_frac,
+    }

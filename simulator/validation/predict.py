@@ -1,0 +1,148 @@
+"""
+The prediction for one measured run: the probed profile, the model, and the routing that the run recorded.
+
+Of the run itself only counts are taken: the routing trace, the share of gates that were zero, its conditions.  No
+measured time enters, neither of this run nor of any other run of the grid.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hardware_profiles.schema import HardwareProfile
+from moeplan.errors import InputError
+from simulator.engine_fast import Decisions, FastEngine
+from simulator.engine_simpy import simulate_with_records
+from simulator.expert_layout import expert_layout
+from simulator.memory import MemoryPlan, plan_memory
+from simulator.model.size import file_bytes
+from simulator.model.spec import GateSparsity, ModelSpec
+from simulator.question import Prepared, Question, prepare
+from simulator.result import Interval
+from simulator.scenario import Scenario
+from simulator.simulate import N_SAMPLES, intervals
+from simulator.validation.grid_cells import MeasuredRun
+from traces.op_record import records_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNLIMITED_BYTES = 2**60  # no RAM cap, as the runtime takes it: everything is resident
+SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """
+    What simulate says about a run.
+
+    speed: decode tokens/s; prompt_s: first prompt token to first logits, None where the trace has no prompt; both with
+    the 80 % interval.  records: the simulated OpRecords, of the same type as the measured ones.
+    """
+
+    scenario: Scenario
+    n_slots: int
+    speed: Interval
+    prompt_s: Interval | None
+    records: "pd.DataFrame"
+    read_bytes_per_s: float
+
+
+def predict(run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile, n_samples: int = N_SAMPLES) -> Prediction:
+    """The prediction for a run. Raises InputError where the model cannot run as the run says it did."""
+    question = run_question(run, spec, profile)
+    prepared, plan = prepare(question), runtime_plan(question, capacity_of(run))
+    if prepared.scenario is None or plan.verdict == "cannot_run":
+        arithmetic = plan.arithmetic or prepared.plan.arithmetic
+        raise InputError(str(run.folder), "must be a run that the memory plan allows", arithmetic)
+    # the plan keeps keys that have left the window, as the runtime does; attention reads those in the window alone
+    model = question.model.model_copy(update={"attention": spec.attention})
+    scenario = replace(prepared.scenario, model=model, n_slots=plan.n_slots, preloaded=plan.verdict == "resident")
+    timeline, records = simulate_with_records(scenario)
+    fast = FastEngine(scenario, Decisions(timeline.n_misses, timeline.n_used))
+    speed, prompt_s = intervals(fast, question, n_samples, SEED, _prompt(scenario))
+    return Prediction(scenario, plan.n_slots, speed, prompt_s, records_frame(records), _read_rate(prepared))
+
+
+def run_question(run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile) -> Question:
+    """The run's conditions as a question; its KV cache is float32 and its model file already lies on the storage."""
+    cell = run.cell
+    attention = spec.attention.model_copy(update={"window": spec.attention.window and capacity_of(run)})
+    update: dict = {"kv_type": "f32", "attention": attention}
+    sparsity = gate_sparsity(run)
+    if spec.experts is not None and sparsity is not None:
+        measured = GateSparsity(value=sparsity, kind="measured", source=f"counted in {cell.cell} run {cell.repeat}")
+        update["experts"] = spec.experts.model_copy(update={"gate_sparsity": measured})
+    return Question(
+        model=spec.model_copy(update=update),
+        profile=_with_room(profile, file_bytes(spec)),
+        trace=run.trace,
+        ram_cap_bytes=UNLIMITED_BYTES if cell.ram_cap_bytes is None else cell.ram_cap_bytes,
+        cache_policy=run.condition("cache"),
+        prefetch_policy=cell.prefetch,
+        layout=run.condition("layout"),
+        start="warm",
+        warm_up_tokens=cell.n_warm_up,
+        chunk_tokens=_chunk_tokens(run),
+        storage_limit_bytes_per_s=cell.storage_limit_bytes_per_s,
+        n_threads=cell.threads,
+    )
+
+
+def capacity_of(run: MeasuredRun) -> int:
+    """Tokens that the run's KV cache had room for: up to its last."""
+    return int(run.trace.position.max()) + 1
+
+
+def runtime_plan(question: Question, capacity: int) -> MemoryPlan:
+    """
+    The memory plan as the runtime makes it: room for a whole chunk of the prompt, also where the prompt is shorter or
+    was run before and its keys and values loaded.
+    """
+    return plan_memory(
+        question.model,
+        expert_layout(question.model, question.layout),
+        ram_cap_bytes=question.cap_bytes,
+        free_storage_bytes=UNLIMITED_BYTES,
+        context=capacity,
+        chunk_tokens=min(question.chunk_tokens, capacity),
+    )
+
+
+def gate_sparsity(run: MeasuredRun) -> float | None:
+    """Share of the chosen experts' gates that were zero, mean over layers: a count, like the trace; None unknown."""
+    layers = run.result.layers
+    return float(np.mean([layer.zero_gate_frac for layer in layers])) if layers else None
+
+
+def _chunk_tokens(run: MeasuredRun) -> int:
+    text = run.condition("prefill_chunk")
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(str(run.folder / "run.json"), "prefill_chunk must be a whole number of tokens", repr(text))
+    return int(text)
+
+
+def _with_room(profile: HardwareProfile, n_bytes: int) -> HardwareProfile:
+    """The profile with room for a file that was there when it was probed, so that no verdict says it does not fit."""
+    free, capacity = profile.storage.free_space, profile.storage.capacity
+    room = {
+        "free_space": free.model_copy(update={"value": max(free.value, float(n_bytes))}),
+        "capacity": capacity.model_copy(update={"value": max(capacity.value, float(n_bytes))}),
+    }
+    return profile.model_copy(update={"storage": profile.storage.model_copy(update=room)})
+
+
+def _prompt(scenario: Scenario) -> FastEngine | None:
+    """The prompt alone, on a cache as the run found it: with all experts where they are resident."""
+    first_decode = next(i for i, step in enumerate(scenario.steps) if step.is_decode)
+    if not first_decode:
+        return None
+    return FastEngine(replace(scenario, steps=scenario.steps[:first_decode], n_warm_up_tokens=0))
+
+
+def _read_rate(prepared: Prepared) -> float:
+    """Bytes per second that storage can give: the profile's sequential read, or the limit where that is lower."""
+    own = prepared.question.profile.storage.sequential_read.value
+    limit = prepared.question.storage_limit_bytes_per_s
+    return own if limit is None else min(own, limit)

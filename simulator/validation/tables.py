@@ -1,0 +1,211 @@
+"""From compared runs to cells, classes and summaries."""
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, median
+
+import numpy as np
+
+from moeplan.quantity import format_seconds
+from simulator.result import Interval
+from simulator.validation.cell_result import CellComparison, Conditions, LayerComparison, Pair, RunComparison, Verdicts
+from simulator.validation.result import GroupSummary, PrefillRow
+
+COMPUTE_BOUND, BALANCED, STORAGE_BOUND = "compute-bound", "balanced", "storage-bound"
+CLASSES = (COMPUTE_BOUND, BALANCED, STORAGE_BOUND)
+BALANCED_FROM_FRAC, STORAGE_FROM_FRAC = 0.05, 0.40  # measured share of the decode time that waits for missing experts
+QUIET_NOISE_FRAC = 0.05  # a cell is quiet where its own runs spread by less than this
+BOUNDARY_RATIOS = (0.5, 2.0)  # measured median t_prefetch / t_attention of a cell near the boundary
+
+RULES = {
+    "error": "predicted / measured - 1 of decode tokens/s, medians over a cell's runs",
+    "noise": "(max - min) / median of the measured tokens/s of a cell's runs",
+    "classes": "by the measured share of decode time that waits for missing experts: compute-bound below 5 %, "
+    "storage-bound above 40 %, balanced between",
+    "quiet": "cells whose noise is below 5 %",
+    "verdicts": "t_attention >= t_prefetch on (token, layer) pairs with a miss; clear: the measured times differ by "
+    "at least 10 % of the longer; verdict_agreement_frac is the balanced accuracy on clear pairs",
+    "boundary": "cells whose measured median t_prefetch / t_attention lies between 0.5 and 2",
+    "naive": "1 / max(a token's bytes / RAM bandwidth, FLOP / GEMV rate, bytes read / read rate); same profile",
+    "laws": "tokens/s = 1 / (a + b x), a and b >= 0 by least squares of the relative error on the cells without the "
+    "value, by model class where three remain; x: miss rate, bytes read, or bytes read / read rate",
+    "prediction": "the profile measured before the grid, the recorded routing and the share of zero gates of the run; "
+    "no measured time of the grid",
+}
+
+
+def cell_comparison(cell: str, conditions: Conditions, runs: Sequence[RunComparison]) -> CellComparison:
+    """A cell over its runs."""
+    measured = median(run.measured_tokens_per_s for run in runs)
+    predicted = Interval(*(median(getattr(run.speed, end) for run in runs) for end in ("value", "low", "high")))
+    naive = median(run.naive_tokens_per_s for run in runs)
+    ops = _mean_ops(runs)
+    wait_frac = mean_pair([run.miss_wait_s for run in runs]).measured / sum(pair.measured for pair in ops.values())
+    hits, misses, n_bytes = (sum(run.counts.measured[i] for run in runs) for i in range(3))
+    worst = max(ops, key=lambda op: abs(ops[op].difference))
+    ratios = [run.read_ratio for run in runs if run.read_ratio is not None]
+    return CellComparison(
+        cell=cell,
+        conditions=conditions,
+        cell_class=class_of(wait_frac),
+        predicted=predicted,
+        measured_tokens_per_s=measured,
+        error_frac=predicted.value / measured - 1,
+        noise_frac=spread_frac([run.measured_tokens_per_s for run in runs]),
+        in_interval=predicted.low <= measured <= predicted.high,
+        naive_tokens_per_s=naive,
+        naive_error_frac=naive / measured - 1,
+        wait_frac=wait_frac,
+        miss_rate=misses / (hits + misses) if hits + misses else 0.0,
+        bytes_per_token=n_bytes / sum(run.n_counted for run in runs),
+        read_s_per_token=fmean(run.read_s for run in runs),
+        read_ratio=median(ratios) if ratios else None,
+        ops=ops,
+        reads_s=mean_pair([run.reads_s for run in runs]),
+        worst_op=worst,
+        reason=reason(worst, ops[worst], runs),
+        layers=_mean_layers(runs),
+        verdicts=total_verdicts(run.verdicts for run in runs),
+        clear_verdicts=total_verdicts(run.clear_verdicts for run in runs),
+        runs=tuple(runs),
+    )
+
+
+def class_of(wait_frac: float) -> str:
+    """The class of a cell by the measured share of its decode time that waits for missing experts."""
+    if wait_frac < BALANCED_FROM_FRAC:
+        return COMPUTE_BOUND
+    return BALANCED if wait_frac <= STORAGE_FROM_FRAC else STORAGE_BOUND
+
+
+def spread_frac(values: Sequence[float]) -> float | None:
+    """(max - min) / median, None for a single value."""
+    return (max(values) - min(values)) / median(values) if len(values) > 1 else None
+
+
+def total_verdicts(verdicts: Iterable[Verdicts]) -> Verdicts:
+    """Their sum."""
+    return sum(verdicts, Verdicts())
+
+
+def reason(op: str, pair: Pair, runs: Sequence[RunComparison]) -> str:
+    """The op that is most off, signed per token, and where that comes from."""
+    text = f"{op} {signed(pair.difference)} a token (measured {format_seconds(pair.measured)})"
+    if op == "wait":
+        reads = mean_pair([run.reads_s for run in runs])
+        attention = _mean_ops(runs)["attention"]
+        asking = pair.difference - mean_pair([run.miss_wait_s for run in runs]).difference
+        beside = f"reads {signed(reads.difference)}, attention {signed(attention.difference)}"
+        return f"{text}: {beside}; in layers without a miss {signed(asking)}"
+    if op == "attention":
+        alone = [run.attention_alone_s for run in runs if run.attention_alone_s is not None]
+        reading = [run.attention_reading_s for run in runs if run.attention_reading_s is not None]
+        parts = [("without a read", alone), ("with a read", reading)]
+        shares = [f"{percent(_ratio(mean_pair(pairs)))} {name}" for name, pairs in parts if pairs]
+        return f"{text}: {', '.join(shares)}" if shares else text
+    return f"{text}: {percent(_ratio(pair))}" if pair.measured > 0 else text
+
+
+def signed(seconds: float) -> str:
+    """'+1.20 ms', '-30.0 us'."""
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
+
+
+def percent(fraction: float) -> str:
+    """'+3.1 %'."""
+    return f"{100 * fraction:+.1f} %"
+
+
+def summaries(cells: Sequence[CellComparison]) -> tuple[GroupSummary, ...]:
+    """All cells and each class of them, each once as they are and once the quiet ones alone."""
+    groups = {"all": list(cells)} | {name: [c for c in cells if c.cell_class == name] for name in CLASSES}
+    return tuple(
+        _summary(name, quiet, [c for c in group if not quiet or is_quiet(c)])
+        for name, group in groups.items()
+        for quiet in (False, True)
+    )
+
+
+def is_quiet(cell: CellComparison) -> bool:
+    """Whether a cell repeats well enough for its error to mean something."""
+    return cell.noise_frac is not None and cell.noise_frac < QUIET_NOISE_FRAC
+
+
+def _summary(name: str, quiet: bool, cells: list[CellComparison]) -> GroupSummary:
+    if not cells:
+        return GroupSummary(name, quiet, 0, None, None, None, None, None, None, None)
+    errors = np.array([cell.error_frac for cell in cells])
+    naive = np.abs([cell.naive_error_frac for cell in cells])
+    noises = [cell.noise_frac for cell in cells if cell.noise_frac is not None]
+    return GroupSummary(
+        group=name,
+        quiet=quiet,
+        n_cells=len(cells),
+        median_abs_error_frac=float(np.median(np.abs(errors))),
+        p90_abs_error_frac=float(np.quantile(np.abs(errors), 0.9)),
+        mean_error_frac=float(errors.mean()),
+        interval_coverage_frac=fmean(cell.in_interval for cell in cells),
+        naive_median_abs_error_frac=float(np.median(naive)),
+        naive_p90_abs_error_frac=float(np.quantile(naive, 0.9)),
+        median_noise_frac=median(noises) if noises else None,
+    )
+
+
+def n_boundary_cells(cells: Sequence[CellComparison]) -> int:
+    """Cells whose reads take about as long as attention, where a verdict is hard."""
+    low, high = BOUNDARY_RATIOS
+    return sum(cell.read_ratio is not None and low <= cell.read_ratio <= high for cell in cells)
+
+
+def prefill_rows(cells: Sequence[CellComparison]) -> tuple[PrefillRow, ...]:
+    """The cells that ran a prompt: prompt to first logits."""
+    rows = []
+    for cell in cells:
+        pairs = [
+            (run.prompt_s, run.measured_prompt_s)
+            for run in cell.runs
+            if run.prompt_s is not None and run.measured_prompt_s
+        ]
+        if not pairs:
+            continue
+        measured = median(seconds for _, seconds in pairs)
+        ends = (median(getattr(interval, end) for interval, _ in pairs) for end in ("value", "low", "high"))
+        predicted = Interval(*ends)
+        inside = predicted.low <= measured <= predicted.high
+        noise = spread_frac([seconds for _, seconds in pairs])
+        error = predicted.value / measured - 1
+        rows.append(PrefillRow(cell.cell, cell.runs[0].n_prompt, predicted, measured, error, noise, inside))
+    return tuple(rows)
+
+
+def mean_pair(pairs: Sequence[Pair]) -> Pair:
+    """Both sides' means."""
+    return Pair(fmean(pair.predicted for pair in pairs), fmean(pair.measured for pair in pairs))
+
+
+def _ratio(pair: Pair) -> float:
+    return pair.predicted / pair.measured - 1 if pair.measured > 0 else float("inf")
+
+
+def _mean_ops(runs: Sequence[RunComparison]) -> dict[str, Pair]:
+    names = list(dict.fromkeys(op for run in runs for op in run.ops))
+    return {op: mean_pair([run.ops.get(op, Pair(0.0, 0.0)) for run in runs]) for op in names}
+
+
+def _mean_layers(runs: Sequence[RunComparison]) -> tuple[LayerComparison, ...]:
+    """Layer by layer over the runs, which all have the model's layers."""
+    return tuple(_mean_layer(same) for same in zip(*(run.layers for run in runs), strict=True))
+
+
+def _mean_layer(same: Sequence[LayerComparison]) -> LayerComparison:
+    def mean(of: Callable[[LayerComparison], float | None]) -> float | None:
+        known = [value for value in map(of, same) if value is not None]
+        return fmean(known) if known else None
+
+    return LayerComparison(
+        same[0].layer,
+        mean_pair([layer.t_attention_s for layer in same]),
+        mean_pair([layer.t_prefetch_s for layer in same]),
+        mean_pair([layer.bubble_s for layer in same]),
+        mean(lambda layer: layer.predicted_hidden_frac),
+        mean(lambda layer: layer.measured_hidden_frac),
+    )
