@@ -265,6 +265,8 @@ def _tokenizer_or_none(path: Path) -> Tokenizer | None:
 
 def _store(options: RuntimeOptions, model_file: ModelFile) -> tuple[ExpertStore, str, tuple[str, ...]]:
     if options.layout == "split":
+        if options.store is not None:
+            raise InputError("--store", "must be left out with --layout split", str(options.store))
         return SplitSource(model_file), "split", ()
     if options.layout == "bundle" or options.store is not None or options.store_path.exists():
         return open_store(options.store_path, model_file), "bundle", ()

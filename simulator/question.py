@@ -11,6 +11,7 @@ import numpy as np
 from hardware_profiles.rates import DeviceRates, rates, sample_rates
 from hardware_profiles.schema import HardwareProfile
 from hardware_profiles.schema_base import Z_80
+from hardware_profiles.storage import StorageModel
 from moeplan.errors import InputError
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.memory import MemoryPlan, plan_memory
@@ -25,6 +26,7 @@ from simulator.scenario import (
     Step,
     check_trace_fits,
 )
+from traces.catalog import trace_names
 from traces.routing_trace import RoutingTrace
 
 DENSE_TOKENS = (128, 64)  # prompt and decode tokens of a model without experts, which needs no trace
@@ -38,6 +40,9 @@ class Question:
     ram_cap_bytes: None takes all that the device leaves to a program; storage_read_bytes_per_s: None takes the
     profile's; context: keys in the cache when decode begins, None takes the trace's positions; prefetch_policy: None
     takes what the model's router allows; compute_factor: multiplies CPU rates and RAM bandwidth (a what-if).
+
+    storage_latency_s, ram_bytes_per_s, gemv_flop_per_s: what-ifs, None takes the profile's; GEMM rate, kernel overheads
+    and measured kernel times go along with gemv_flop_per_s.
 
     storage_limit_bytes_per_s: a limiter before the device, as `moeplan run` has; n_threads: None takes the profile's;
     warm_up_tokens: decode tokens that run and do not count, None for what `start` says; chunk_tokens: prompt tokens
@@ -60,6 +65,9 @@ class Question:
     n_threads: int | None = None
     warm_up_tokens: int | None = None
     chunk_tokens: int = PREFILL_CHUNK_TOKENS
+    storage_latency_s: float | None = None
+    ram_bytes_per_s: float | None = None
+    gemv_flop_per_s: float | None = None
 
     @property
     def prefetch(self) -> str:
@@ -97,7 +105,8 @@ def question_replay(question: Question) -> Replay:
             check_trace_fits(question.model, question.trace)
         return Replay(None, question.context, DENSE_TOKENS)
     if question.trace is None:
-        raise InputError("--trace", f"must be given for the MoE model {question.model.name}", "nothing")
+        advice = f"shipped: {', '.join(trace_names())}; or record one with moeplan run --record"
+        raise InputError("--trace", f"must be given for the MoE model {question.model.name}", "nothing", advice)
     check_trace_fits(question.model, question.trace)
     return Replay(question.trace, question.context)
 
@@ -156,11 +165,20 @@ def _warm_up_tokens(question: Question, n_decode: int) -> int:
 
 def question_rates(question: Question, rng: np.random.Generator | None = None) -> DeviceRates:
     """The device's central rates, or one Monte Carlo draw, with the question's what-ifs applied."""
-    layout = expert_layout(question.model, question.layout)
-    of = {"request_bytes": layout.request_bytes or None, "n_threads": question.n_threads}
-    drawn = rates(question.profile, **of) if rng is None else sample_rates(question.profile, rng, **of)
+    return with_what_ifs(question, device_rates(question, rng))
+
+
+def device_rates(question: Question, rng: np.random.Generator | None = None) -> DeviceRates:
+    """The device's central rates, or one Monte Carlo draw, without the question's what-ifs."""
+    request_bytes = expert_layout(question.model, question.layout).request_bytes or None
+    if rng is None:
+        return rates(question.profile, request_bytes=request_bytes, n_threads=question.n_threads)
+    return sample_rates(question.profile, rng, request_bytes=request_bytes, n_threads=question.n_threads)
+
+
+def with_what_ifs(question: Question, drawn: DeviceRates) -> DeviceRates:
+    """The central rates or a draw of them, changed as the question asks: as uncertain as the profile's own."""
     if question.storage_read_bytes_per_s is not None:
-        # a device like this one with another rate: as uncertain as the profile's own
         factor = question.storage_read_bytes_per_s / question.profile.storage.sequential_read.value
         wanted = drawn.sequential_read_bytes_per_s * factor
         storage = drawn.storage.at_read_rate(wanted, drawn.sequential_read_bytes_per_s)
@@ -168,9 +186,23 @@ def question_rates(question: Question, rng: np.random.Generator | None = None) -
     if question.compute_factor != 1.0:
         faster = drawn.faster_compute(question.compute_factor)
         drawn = replace(faster, ram_bytes_per_s=faster.ram_bytes_per_s * question.compute_factor)
+    if question.ram_bytes_per_s is not None:
+        factor = question.ram_bytes_per_s / question.profile.ram.gemv_bandwidth.value
+        drawn = replace(drawn, ram_bytes_per_s=drawn.ram_bytes_per_s * factor)
+    if question.gemv_flop_per_s is not None:
+        drawn = drawn.faster_compute(question.gemv_flop_per_s / question.profile.cpu.gemv_flop_per_s.value)
+    if question.storage_latency_s is not None:
+        drawn = replace(drawn, storage=_with_latency(question, drawn.storage, question.storage_latency_s))
     if question.storage_limit_bytes_per_s is not None:
-        drawn = drawn.limited(question.storage_limit_bytes_per_s, layout.request_bytes)
+        request_bytes = expert_layout(question.model, question.layout).request_bytes
+        drawn = drawn.limited(question.storage_limit_bytes_per_s, request_bytes)
     return drawn
+
+
+def _with_latency(question: Question, storage: StorageModel, latency_s: float) -> StorageModel:
+    """The storage with another central latency; a draw keeps its distance from the centre."""
+    central_s = device_rates(question).storage.latency_s
+    return replace(storage, latency_s=latency_s * (storage.latency_s / central_s if central_s else 1.0))
 
 
 def draw_gate_sparsity(question: Question, rng: np.random.Generator) -> float | None:

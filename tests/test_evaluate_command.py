@@ -98,9 +98,9 @@ def test_the_speed_beside_it_is_of_the_texts_own_tokens(evaluated: Callable, ids
 
 def test_long_texts_have_windows_and_an_error(evaluated: Callable, tmp_path: Path) -> None:
     """A text longer than the context is scored in windows of it; --evaluate-tokens cuts it."""
-    np.save(tmp_path / "long.npy", np.tile(TOKENS, 6))
+    np.save(tmp_path / "long.npy", np.tile(TOKENS, 12))
     whole = evaluated(text=tmp_path / "long.npy")["quality"]
-    assert (whole["n_tokens"], whole["n_context"]) == (239, 64)
+    assert (whole["n_tokens"], whole["n_context"]) == (479, 64)
     assert whole["standard_error_nat"] > 0
     assert evaluated("--evaluate-tokens", 30, text=tmp_path / "long.npy")["quality"]["n_tokens"] == 29
 

@@ -89,8 +89,8 @@ def test_windows_that_score_nothing_are_refused(n_tokens: int, n_context: int, m
 def test_uniform_logits_give_the_vocabulary(model: Model) -> None:
     """A model that says nothing: ln 128 nat per token, perplexity 128, no error, log2(128) bits over 2-byte tokens."""
     silent = replace(model, dense=replace(model.dense, output_norm=np.zeros(96, dtype=np.float32)))
-    found = evaluate_text(silent, text(60), np.full(128, 2), OPTIONS)
-    assert found.n_tokens == 59
+    found = evaluate_text(silent, text(150), np.full(128, 2), OPTIONS)
+    assert found.n_tokens == 149
     assert found.nat_per_token == pytest.approx(np.log(128))
     assert found.perplexity == pytest.approx(128)
     assert found.bits_per_byte == pytest.approx(7 / 2)
@@ -119,10 +119,14 @@ def test_losses_by_hand() -> None:
 
 
 def test_the_error_by_hand() -> None:
-    """Two windows of two tokens with means 1 and 3: deviations of the sums -2 and 2, sqrt(2 * 8) / 4 = 1."""
-    assert standard_error(np.array([1.0, 1, 3, 3]), np.array([0, 0, 1, 1])) == pytest.approx(1)
-    assert standard_error(np.array([1.0, 2]), np.array([0, 0])) is None
-    assert standard_error(np.array([1.0, np.inf]), np.array([0, 1])) is None
+    """
+    Six windows of two tokens, means 1 and 3 by turns: deviations of the sums -2 and 2, sqrt(6 / 5 * 6 * 4) / 12; too
+    few windows say nothing.
+    """
+    values, windows = np.tile([1.0, 1, 3, 3], 3), np.repeat(np.arange(6), 2)
+    assert standard_error(values, windows) == pytest.approx(np.sqrt(6 / 5 * 24) / 12)
+    assert standard_error(values, windows % 4) is None
+    assert standard_error(np.where(windows == 0, np.inf, values), windows) is None
 
 
 def test_texts_keep_their_windows_apart() -> None:

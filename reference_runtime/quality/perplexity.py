@@ -22,6 +22,7 @@ from reference_runtime.model import Model
 
 N_CONTEXT, WINDOW_TOKENS = 256, 512  # a window of llama.cpp's perplexity, whose second half is scored
 CHUNK_TOKENS = 256  # tokens that go through the model at once
+LEAST_WINDOWS = 5  # with fewer the standard error is itself off by 1 / sqrt(2 (w - 1)), more than a third
 
 
 class Window(NamedTuple):
@@ -176,13 +177,14 @@ def quality(scores: TokenScores, n_bytes: np.ndarray | None = None) -> Quality:
 
 def standard_error(values: np.ndarray, window: np.ndarray) -> float | None:
     """
-    Standard error of the mean of values (n,), windows as clusters; None for one window or values that are not finite.
+    Standard error of the mean of values (n,), windows as clusters; None for fewer than LEAST_WINDOWS and for values
+    that are not finite.
 
         sqrt(w / (w - 1) * sum over windows of (sum - mean * count)^2) / n,  w windows
     """
     numbers, place = np.unique(window, return_inverse=True)
     n_windows = len(numbers)
-    if n_windows < 2 or not np.isfinite(values).all():
+    if n_windows < LEAST_WINDOWS or not np.isfinite(values).all():
         return None
     residuals = np.bincount(place, weights=values - values.mean())
     return float(np.sqrt(n_windows / (n_windows - 1) * np.square(residuals).sum()) / len(values))
