@@ -1,10 +1,13 @@
-"""`moeplan hardware`: list the shipped devices, show one, check a profile file."""
+"""`moeplan hardware`: list the shipped devices, show one, check a profile file, probe this machine."""
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from command_line.hardware_probe import probe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -12,7 +15,10 @@ if TYPE_CHECKING:
 
     from hardware_profiles.schema import Figure, HardwareProfile
 
-app = typer.Typer(no_args_is_help=True, help="Devices: list, show with every source, check a profile file.")
+app = typer.Typer(
+    no_args_is_help=True, help="Devices: list, show with every source, check a profile file, probe this one."
+)
+app.command()(probe)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Name = Annotated[str, typer.Argument(help="A shipped name or the path of a hardware profile (YAML).")]
@@ -67,9 +73,33 @@ def show(name: Name, as_json: JsonOption = False) -> None:
     console.print(f"Storage: {store.kind}; depth {store.queue_depth} ({store.queue_depth_source})", markup=False)
     if store.max_request is not None:
         console.print(f"Largest request: {_size(store.max_request)} ({store.max_request_source})", markup=False)
+    for line in _table_lines(profile):
+        console.print(line, markup=False)
     console.print()
     console.print(_figure_table(profile))
     _print_storage(profile, console)
+
+
+def _table_lines(profile: "HardwareProfile") -> list[str]:
+    """A line for each table that a probe wrote; the rows themselves are in the file."""
+    from moeplan.quantity import format_rate
+
+    lines, kernels, bursts = [], profile.cpu.kernels, profile.storage.bursts
+    if kernels is not None:
+        counts = Counter(row.op for row in kernels.rows)
+        ops = ", ".join(f"{op} {n}" for op, n in counts.items())
+        threads = " and ".join(map(str, kernels.threads()))
+        lines.append(
+            f"Kernels: {kernels.engine}; {len(kernels.rows)} times ({ops}) on {threads} threads, RAM at "
+            f"{format_rate(kernels.ram_bandwidth)} ({kernels.kind}, +-{kernels.uncertainty:.0%}): {kernels.source}"
+        )
+    if bursts is not None:
+        sizes = sorted({row.request for row in bursts.rows})
+        lines.append(
+            f"Bursts: {len(bursts.rows)} times, requests of {_size(sizes[0])} to {_size(sizes[-1])} "
+            f"({bursts.kind}, +-{bursts.uncertainty:.0%}): {bursts.source}"
+        )
+    return lines
 
 
 def as_dict(profile: "HardwareProfile") -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from reference_runtime.quality.evaluation import Evaluation, HeldOutText
     from reference_runtime.run import RunOutput, Task
     from reference_runtime.runtime import Runtime, RuntimeOptions
+    from reference_runtime.saved_state import SavedState
 
 
 RECORD_FILES = ("trace.parquet", "ops.parquet", "run.json")
@@ -55,6 +57,8 @@ Evaluate = Annotated[Path | None, _option("Score held-out text too: UTF-8, or .n
 EvaluateTokens = Annotated[int | None, _option("Score that text's first N tokens; default: all.", "N", min=2)]
 TopK = Annotated[int | None, _option("Fewer experts per token than the model's own.", "K", min=1)]
 Predictor = Annotated[Path | None, _option("Score the text with this LM-head predictor (.npz) as well.", "FILE")]
+SaveState = Annotated[Path | None, _option("Write keys and values of the prompt there, to go on from later.", "FILE")]
+LoadState = Annotated[Path | None, _option("Take the prompt from such a file instead of feeding it.", "FILE")]
 Record = Annotated[Path | None, _option("Write trace.parquet, ops.parquet and run.json there.", "DIR")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
@@ -67,12 +71,14 @@ def run(
     threads: Threads = None, kernels: KernelName = "fast", prefill_chunk: Chunk = 512,
     temperature: Temperature = 0.0, top_p: TopP = 0.95, seed: Seed = 0, replay_routing: Replay = None,
     evaluate: Evaluate = None, evaluate_tokens: EvaluateTokens = None, top_k: TopK = None,
-    lm_head_predictor: Predictor = None, record: Record = None, as_json: Json = False,
+    lm_head_predictor: Predictor = None, save_state: SaveState = None, load_state: LoadState = None,
+    record: Record = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """
     Execute a model, stream its experts from disk under a RAM cap, and say how fast and why.
 
     With --evaluate the text's quality stands beside the speed; without a prompt the text itself is decoded.
+    With --load-state the answer is that of the same command without it, the prompt's own time and reads left out.
     """
     from reference_runtime.run import run as run_task
     from reference_runtime.runtime import RuntimeOptions, find_model, open_runtime, prepare_store
@@ -88,7 +94,8 @@ def run(
     if record is not None:
         check_record(record)
     held_out = _held_out(options.model, evaluate, evaluate_tokens, lm_head_predictor, replay_routing)
-    has_prompt = not (prompt is None and prompt_file is None and token_ids is None)
+    state = _state(save_state, load_state)
+    has_prompt = any(given is not None for given in (prompt, prompt_file, token_ids, state))
     if prepare:
         with step_bar("preparing experts") as on_expert:
             target = prepare_store(options, on_expert)
@@ -98,7 +105,10 @@ def run(
     if held_out is not None and not has_prompt:
         task = held_out.task(max_tokens, warm_up)
     else:
-        task = _task(options, prompt, prompt_file, token_ids, max_tokens, forced, warm_up, temperature, top_p, seed)
+        task = _task(
+            options, prompt, prompt_file, token_ids, max_tokens, forced, warm_up, temperature, top_p, seed, state
+        )
+    task = replace(task, state=state, save_state=save_state)
     capacity = max(len(task.prompt) + task.n_decode, held_out.window_tokens if held_out else 0)
     with ExitStack() as stack:
         with step_bar("loading (the first run also compiles)") as on_load:
@@ -129,6 +139,18 @@ def _held_out(
     return HeldOutText.read(model, text, n_tokens, predictor)
 
 
+def _state(save_to: Path | None, load_from: Path | None) -> "SavedState | None":
+    """The state to begin from. Raises InputError, also where one could not be written, so that nothing runs in vain."""
+    from moeplan.files import output_target
+    from reference_runtime.saved_state import open_state
+
+    if save_to is not None:
+        output_target(save_to)
+        if load_from is not None:
+            raise InputError("--save-state", "must be without --load-state", "both", "copy the file")
+    return None if load_from is None else open_state(load_from)
+
+
 def _answer(output: "RunOutput", quality: "Evaluation | None", record: Path | None, as_json: bool) -> None:
     from command_line.evaluate import quality_lines
     from command_line.run_answer import render_run
@@ -146,7 +168,7 @@ def _answer(output: "RunOutput", quality: "Evaluation | None", record: Path | No
 
 def _task(
     options: "RuntimeOptions", prompt: str | None, prompt_file: Path | None, token_ids: Path | None, max_tokens: int,
-    forced: bool, warm_up: int, temperature: float, top_p: float, seed: int,
+    forced: bool, warm_up: int, temperature: float, top_p: float, seed: int, state: "SavedState | None",
 ) -> "Task":  # fmt: skip
     from reference_runtime.loading.token_files import read_token_ids
     from reference_runtime.loading.tokenizer import read_tokenizer
@@ -158,10 +180,12 @@ def _task(
         _check_text(prompt)
     given = {"--prompt": prompt, "--prompt-file": prompt_file, "--token-ids": token_ids}
     named = [name for name, value in given.items() if value is not None]
-    if len(named) != 1:
+    if len(named) != 1 and not (state and not named):
         raise InputError("--prompt", "must be given once: --prompt, --prompt-file or --token-ids", named or "nothing")
     end_id = -1
-    if token_ids is not None:
+    if state is not None and not named:
+        ids = state.token_ids.tolist()
+    elif token_ids is not None:
         ids = read_token_ids(token_ids, open_model(options.model).config.vocab_size).tolist()
     else:
         tokenizer = read_tokenizer(options.model)
@@ -197,13 +221,13 @@ def _check_text(prompt: str) -> None:
 def _with_replay(task: "Task", runtime: "Runtime", name: str | None) -> "Task":
     if name is None:
         return task
-    from dataclasses import replace
-
     from reference_runtime.routing_replay import ReplayRouter
     from traces.catalog import load_trace
 
-    router = ReplayRouter(load_trace(name), runtime.model.config, name)
-    router.check_length(len(task.prompt) + task.n_decode)
+    trace, n_tokens = load_trace(name), len(task.prompt) + task.n_decode
+    # behind a long prompt that is not fed here the trace may begin again; the label then says so
+    router = ReplayRouter(trace, runtime.model.config, name, wrap=task.state is not None and n_tokens > trace.n_tokens)
+    router.check_length(n_tokens)
     return replace(task, router=router, label=router.label)
 
 

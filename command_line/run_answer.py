@@ -33,6 +33,8 @@ def render_run(result: RunResult, record: Path | None, beside: Sequence[str] = (
 
 def _speed_line(result: RunResult) -> str:
     prompt = f"prompt of {result.n_prompt_tokens} tokens in {format_seconds(result.prompt_s)}"
+    if result.n_prompt_tokens == 0:
+        prompt = f"from a saved state of {result.conditions.get('context_at_start', '?')} tokens"
     if result.tokens_per_s is None:
         return f"no decode token counted; {prompt}"
     return f"{result.tokens_per_s:.3g} tokens/s over {result.n_counted_tokens} decode tokens; {prompt}"

@@ -24,16 +24,18 @@ class Request:
     tokens: the prompt alone, decode then takes what the chooser says (sampled), or all n_prompt + n_decode tokens,
     decode then takes these whatever the model would say (teacher-forced).
     domain: (n_prompt + n_decode,) index into the trace's domains.
+    n_before: tokens that were in the KV cache before; only there the prompt may be empty.
     """
 
     tokens: np.ndarray
     n_prompt: int
     n_decode: int
     domain: np.ndarray
+    n_before: int = 0
 
     def __post_init__(self) -> None:
         total = self.n_prompt + self.n_decode
-        if self.n_prompt < 1 or self.n_decode < 0:
+        if self.n_before + self.n_prompt < 1 or self.n_decode < 0:
             raise InputError("request", "must have a prompt", f"{self.n_prompt} + {self.n_decode} tokens")
         if len(self.tokens) not in (self.n_prompt, total):
             raise InputError("request: tokens", f"must be {self.n_prompt} (sampled) or {total}", len(self.tokens))
@@ -56,9 +58,8 @@ def run_request(
     """Run one request from an empty KV cache; the prompt goes in as chunks. Raises InputError."""
     session = Session(model, request.n_prompt + request.n_decode, chunk_tokens=chunk_tokens, watch=watch)
     logits = session.feed(request.tokens[: request.n_prompt])
-    for index in range(request.n_prompt, request.n_prompt + request.n_decode):
-        token = int(request.tokens[index]) if request.is_forced else choose(logits)
-        logits = session.feed([token])
+    forced = request.tokens[request.n_prompt :] if request.is_forced else None
+    session.decode(logits, request.n_decode, choose, forced=forced)
     return session.record()
 
 
@@ -80,13 +81,14 @@ def trace_of(runs: Sequence[SessionRecord], requests: Sequence[Request], header:
     """The routing of requests that have run, as one trace; predictors that see only earlier state stand beside it."""
     lengths = [len(run.token_ids) for run in runs]
     phases = [np.repeat([PREFILL, DECODE], [request.n_prompt, request.n_decode]) for request in requests]
+    positions = [request.n_before + np.arange(n) for request, n in zip(requests, lengths, strict=True)]
     names = runs[0].predicted.keys()
     return RoutingTrace(
         header=header,
         expert_ids=np.concatenate([run.expert_ids for run in runs]),
         phase=np.concatenate(phases).astype(np.uint8),
         request_id=np.repeat(np.arange(len(runs)), lengths).astype(np.int32),
-        position=np.concatenate([np.arange(n) for n in lengths]).astype(np.int32),
+        position=np.concatenate(positions).astype(np.int32),
         domain=np.concatenate([request.domain for request in requests]).astype(np.int16),
         token_id=np.concatenate([run.token_ids for run in runs]),
         weights=np.concatenate([run.expert_weights for run in runs]).astype(np.float16),

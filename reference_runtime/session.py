@@ -9,6 +9,7 @@ from moeplan.errors import InputError
 from reference_runtime.forward import NO_WATCH, OWN_ROUTER, Router, Watch, forward
 from reference_runtime.kv_cache import KVCache
 from reference_runtime.model import Model
+from reference_runtime.sampling import Chooser
 
 PREFILL_CHUNK_TOKENS = 512  # the micro-batch that llama.cpp takes by default; the simulator assumes the same
 
@@ -75,6 +76,30 @@ class Session:
             if progress is not None:
                 progress(at + len(chunk))
         return result.logits[-1]
+
+    def decode(
+        self,
+        logits: np.ndarray,
+        n_tokens: int,
+        choose: Chooser,
+        *,
+        forced: Sequence[int] | np.ndarray | None = None,
+        end_id: int = -1,
+        on_token: Callable[[int], object] | None = None,
+    ) -> None:
+        """
+        n_tokens more, one by one; logits: (vocab,) after the last one fed.
+
+        forced: these ids, whatever the model says; otherwise those that `choose` picks, fewer where end_id comes.
+        on_token is called with each token before it is fed. Raises InputError.
+        """
+        for index in range(n_tokens):
+            token = choose(logits) if forced is None else int(forced[index])
+            if on_token is not None:
+                on_token(token)
+            if forced is None and token == end_id:
+                break
+            logits = self.feed([token])
 
     def record(self) -> SessionRecord:
         """What has been fed so far. Raises InputError when nothing was."""

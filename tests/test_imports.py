@@ -24,6 +24,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "simulator.model",
         "simulator.expert_layout",
         "simulator.memory",
+        "simulator.kernel_calls",
         "hardware_profiles.kernel_table",
         "hardware_profiles.schema",
         "hardware_profiles.catalog",

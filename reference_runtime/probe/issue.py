@@ -1,0 +1,79 @@
+"""
+What it costs the computing thread to ask for a row of experts that are not there: the request of a row with misses less
+that of the same row when it is there.
+"""
+
+from time import perf_counter
+
+import numpy as np
+from gguf import GGMLQuantizationType
+
+from reference_runtime.probe.memory import places_of
+from reference_runtime.probe.plan import Plan
+from reference_runtime.probe.products import RowKey
+from reference_runtime.probe.sampling import Samples
+from reference_runtime.probe.storage import ProbeFile
+from reference_runtime.streaming.direct_reads import DirectFile, Read
+from reference_runtime.streaming.expert_cache import StreamedExperts
+from reference_runtime.streaming.expert_store import Places, expert_n_bytes
+from simulator.expert_layout import layout_of_bytes
+from simulator.policies import make_policy
+
+MISSES = (1, 2, 4)
+N_SLOTS, N_EXPERTS = 2 * MISSES[-1], 64
+N_ROWS = 12  # a sample is the median of so many
+LEAST_S = 1e-8
+
+
+class FileStore:
+    """An ExpertStore (see expert_store.py) of one layer whose experts are pieces of the probe's file."""
+
+    def __init__(self, file: ProbeFile, places: Places) -> None:
+        self.layout = layout_of_bytes(expert_n_bytes(places), "bundle")
+        self.places: tuple[Places, ...] = (places,)
+        self.n_experts, self.buffer_bytes = N_EXPERTS, 0
+        self.files: tuple[DirectFile, ...] = (file.direct,)
+        self._offsets = file.offsets(self.layout.padded_bytes, np.random.default_rng(3))
+
+    def reads(self, layer: int, expert: int, slot: np.ndarray, tag: int, issued_s: float) -> list[Read]:
+        """See ExpertStore."""
+        return [Read(tag, self.files[0], next(self._offsets), len(slot), len(slot), slot, None, issued_s)]
+
+    def close(self) -> None:
+        """The file is its owner's."""
+
+
+class Issues:
+    """Rows with misses, on experts of the plan's second shape."""
+
+    def __init__(self, file: ProbeFile, plan: Plan) -> None:
+        """Raises InputError where the system has too little memory."""
+        store = FileStore(file, places_of(plan.shapes[1], GGMLQuantizationType.Q4_0))
+        policy = make_policy("lru", N_SLOTS, 1)
+        self._arena_bytes, self._next = plan.arena_bytes, 0
+        self._experts = StreamedExperts(store, policy, n_slots=N_SLOTS, top_k=MISSES[-1])
+
+    def measure(self, n_threads: int, samples: Samples) -> None:
+        """One sample for each number of misses."""
+        for n in MISSES:
+            seconds = [self._asked_s(n) for _ in range(N_ROWS)]
+            key = RowKey("issue", "f32", 1, n, 0.0, self._arena_bytes, n_threads)
+            samples.add(key, max(LEAST_S, float(np.median(seconds))))
+
+    def close(self) -> None:
+        """Stop the readers."""
+        self._experts.close()
+
+    def _asked_s(self, n_misses: int) -> float:
+        row = [(self._next + i) % N_EXPERTS for i in range(n_misses)]
+        self._next += n_misses  # so many experts lie between two uses that none is left in the cache
+        missing_s = self._request_s(row)
+        return missing_s - self._request_s(row)
+
+    def _request_s(self, row: list[int]) -> float:
+        began = perf_counter()
+        self._experts.request(0, row)
+        seconds = perf_counter() - began
+        for _ in self._experts.waves(0, row):
+            pass
+        return seconds

@@ -1,0 +1,95 @@
+"""Names, sizes and settings of the machine, as far as the system tells without root."""
+
+import os
+import platform
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from moeplan.quantity import format_bytes
+from reference_runtime.conditions import cpu_name, file_system, machine_conditions, read_ahead_bytes, usable_cores
+
+DEFAULT_CACHE_BYTES = 8 * 2**20  # a last-level cache where the system does not tell
+CPU0 = Path("/sys/devices/system/cpu/cpu0")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What does not have to be measured; ram_available_bytes: what programs could take when the probe began."""
+
+    cpu: str
+    n_cores: int
+    ram_bytes: int
+    ram_available_bytes: int | None
+    capacity_bytes: int
+    free_bytes: int
+    read_ahead_bytes: int | None
+    rotational: bool | None
+    device: str
+    file_system: str
+    description: str
+
+
+def this_machine(directory: Path) -> Machine:
+    """The machine, and the disk that holds a directory."""
+    found, usage = machine_conditions(), shutil.disk_usage(directory)
+    system = f"{found['system']}, Python {found['python']}, numpy {found['numpy']} with {found['blas']}"
+    governor = _text(CPU0 / "cpufreq" / "scaling_governor") or "not told"
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    queue = _queue(directory)
+    rotational = _text(queue / "rotational") if queue else None
+    return Machine(
+        cpu=cpu_name(),
+        n_cores=usable_cores(),
+        ram_bytes=int(found["ram_bytes"]),
+        ram_available_bytes=_available_bytes(),
+        capacity_bytes=usage.total,
+        free_bytes=usage.free,
+        read_ahead_bytes=read_ahead_bytes(directory),
+        rotational=None if rotational is None else rotational == "1",
+        device=queue.parent.name if queue else "a disk that the system does not name",
+        file_system=file_system(directory),
+        description=f"{now}; {found['cpu']}, {usable_cores()} cores, {format_bytes(int(found['ram_bytes']))}; "
+        f"{system}; clock governor {governor}",
+    )
+
+
+def last_level_cache_bytes() -> int:
+    """The largest cache of the first core, DEFAULT_CACHE_BYTES where the system does not tell."""
+    sizes = [_text(path) or "" for path in CPU0.glob("cache/index*/size")]
+    return max([int(size[:-1]) * 1024 for size in sizes if size[:-1].isdecimal()], default=DEFAULT_CACHE_BYTES)
+
+
+def stolen_s() -> float | None:
+    """Seconds that other guests of the host have taken from this machine's cores so far, None where unknown."""
+    line = (_text(Path("/proc/stat")) or "").partition("\n")[0].split()
+    return int(line[8]) / os.sysconf("SC_CLK_TCK") if len(line) > 8 else None
+
+
+def system_name() -> str:
+    """Linux, Darwin, ..."""
+    return platform.system()
+
+
+def _available_bytes() -> int | None:
+    for line in (_text(Path("/proc/meminfo")) or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _queue(directory: Path) -> Path | None:
+    try:
+        device = os.stat(directory).st_dev
+        link = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+    except OSError:
+        return None
+    return next((folder / "queue" for folder in (link, link.parent) if (folder / "queue").is_dir()), None)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

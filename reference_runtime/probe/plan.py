@@ -1,0 +1,89 @@
+"""What a probe measures, and for how long."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gguf import GGMLQuantizationType
+
+from moeplan.errors import InputError
+from reference_runtime.conditions import ram_bytes, usable_cores
+from reference_runtime.kernels.fast import MOST_THREADS
+from reference_runtime.probe.machine import last_level_cache_bytes
+from simulator.model.catalog import load_model_spec
+from simulator.model.size import lm_head_bytes
+from simulator.model.spec import ModelSpec
+
+KIB, MIB = 2**10, 2**20
+Kind = GGMLQuantizationType
+KINDS = (Kind.Q4_0, Kind.Q8_0)  # what the kernels read packed
+SHAPES = ("tiny-smallthinker", "smallthinker-4b-a0.6b", "smallthinker-21b-a3b")  # small, middle and large matrices
+DEFAULT_SECONDS, FEWEST_SECONDS, LONGEST_SECONDS = 150.0, 1.0, 3600.0
+ROUGH_SECONDS = 45.0  # below, one round of everything would not fit
+ARENA_BYTES = 256 * MIB  # several times the last-level cache of a desktop processor
+ARENA_OF_RAM = 64  # of a small machine's RAM one part in so many; some six such arenas live at a time
+FILE_BYTES = 512 * MIB  # reads lie at random places in it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """
+    arena_bytes: weights that are cycled through, so that each use comes from RAM; warm_bytes: what stays in a cache.
+    chunks: tokens of a prompt's piece.  contexts: keys that a token sees.  request_bytes, depths: storage reads.
+    """
+
+    directory: Path
+    seconds: float
+    threads: tuple[int, ...]
+    arena_bytes: int
+    middle_bytes: int
+    warm_bytes: int
+    file_bytes: int
+    shapes: tuple[ModelSpec, ...]
+    chunks: tuple[int, ...] = (16, 128, 512)
+    contexts: tuple[int, ...] = (16, 512, 2048)
+    request_bytes: tuple[int, ...] = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 2 * MIB, 4 * MIB)
+    depths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    bursts: tuple[int, ...] = (1, 2, 3, 4, 8)
+    cell_s: float = 0.06  # a closed loop runs so long at least, each round
+    n_bursts: int = 5  # of each kind a round; their median is the sample
+
+
+def make_plan(directory: Path, seconds: float, threads: Sequence[int] = ()) -> Plan:
+    """
+    The plan for a machine; threads: (): one, all usable cores and powers of two between.
+
+    A short probe measures small and middle shapes only, over a smaller arena and file.  Raises InputError.
+    """
+    if not FEWEST_SECONDS <= seconds <= LONGEST_SECONDS:
+        must = f"must be {FEWEST_SECONDS:g} to {LONGEST_SECONDS:g}"
+        raise InputError("--seconds", must, f"{seconds:g}")
+    cores = min(usable_cores(), MOST_THREADS)
+    chosen = tuple(sorted(set(threads))) or tuple(sorted({1, *_powers_of_two(cores), cores}))
+    if not 1 <= chosen[0] <= chosen[-1] <= cores:
+        raise InputError("--threads", f"must be 1 to {cores}, the cores that can be used", ",".join(map(str, chosen)))
+    cache = last_level_cache_bytes()
+    is_rough = seconds < ROUGH_SECONDS
+    arena = min(ARENA_BYTES, max(16 * MIB, ram_bytes() // ARENA_OF_RAM)) // (4 if is_rough else 1)
+    names = SHAPES[:2] if is_rough else SHAPES
+    return Plan(
+        directory=directory,
+        seconds=seconds,
+        threads=chosen,
+        arena_bytes=arena,
+        middle_bytes=min(max(cache * 3 // 4, 4 * MIB), arena // 8),
+        warm_bytes=min(max(cache // 4, 2 * MIB), arena // 16, 8 * MIB),
+        file_bytes=FILE_BYTES // 8 if is_rough else FILE_BYTES,
+        shapes=tuple(_that_fits(load_model_spec(name), arena) for name in names),
+        **({"chunks": (16, 128)} if is_rough else {}),  # type: ignore[arg-type]
+    )
+
+
+def _that_fits(spec: ModelSpec, arena_bytes: int) -> ModelSpec:
+    """The shape with a vocabulary whose matrix fits into the arena."""
+    row_bytes = lm_head_bytes(spec) / spec.vocab_size
+    return spec.model_copy(update={"vocab_size": min(spec.vocab_size, int(arena_bytes / row_bytes))})
+
+
+def _powers_of_two(most: int) -> list[int]:
+    return [2**i for i in range(most.bit_length()) if 2**i <= most]

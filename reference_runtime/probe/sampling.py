@@ -1,0 +1,102 @@
+"""
+Samples in rounds: every case once a round, the rounds spread over the whole probe, so that a disturbed second spoils
+one sample of a case and not its median.
+
+The spread of a case is the half-width of the middle 80 % of its samples, as a fraction of their median.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+SAMPLE_S = 0.004  # a sample repeats its call for so long
+MOST_CALLS, N_BATCHES = 256, 5
+LEAST_UNCERTAINTY = 0.02  # no figure of a shared machine is better known
+UNKNOWN_SPREAD = 0.15  # of a single sample: what a shared machine showed from minute to minute
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Something to time: sample() gives seconds, of one call where it repeats a call."""
+
+    key: Hashable
+    sample: Callable[[], float]
+
+
+class Samples:
+    """Values by key, one for each round in which the key was measured."""
+
+    def __init__(self) -> None:
+        self.values: dict[Hashable, list[float]] = defaultdict(list)
+
+    def add(self, key: Hashable, value: float) -> None:
+        """One more value."""
+        self.values[key].append(value)
+
+    def take(self, cases: Iterable[Case]) -> None:
+        """One sample of each case."""
+        for case in cases:
+            self.add(case.key, case.sample())
+
+    def last(self, key: Hashable) -> float:
+        """The latest value: that of this round."""
+        return self.values[key][-1]
+
+    def median(self, key: Hashable) -> float:
+        """The middle value of all rounds."""
+        return float(np.median(self.values[key]))
+
+    def spread_frac(self, key: Hashable) -> float:
+        """See the top of this file."""
+        return spread_frac(self.values[key])
+
+
+def repeated(call: Callable[[], object], sample_s: float = SAMPLE_S) -> Callable[[], float]:
+    """
+    A sampler of the seconds of a call: the median of N_BATCHES means, so that a moment in which another program had
+    the core counts once.  How often it repeats follows from its first two calls.
+    """
+    n_calls = 0
+
+    def sample() -> float:
+        nonlocal n_calls
+        if n_calls == 0:
+            seconds = [_seconds(call, 1) for _ in range(2)]
+            n_calls = int(min(MOST_CALLS, max(1, round(sample_s / max(1e-9, min(seconds))))))
+            if n_calls == 1:
+                return min(seconds)
+        n = max(1, n_calls // N_BATCHES)
+        return float(np.median([_seconds(call, n) / n for _ in range(min(N_BATCHES, n_calls))]))
+
+    return sample
+
+
+def _seconds(call: Callable[[], object], n_calls: int) -> float:
+    began = perf_counter()
+    for _ in range(n_calls):
+        call()
+    return perf_counter() - began
+
+
+def spread_frac(values: Sequence[float]) -> float:
+    """Half-width of the middle 80 % over the median; UNKNOWN_SPREAD for a single value."""
+    if len(values) == 1:
+        return UNKNOWN_SPREAD
+    low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
+    return float((high - low) / 2 / middle)
+
+
+def uncertainty(*spreads: float) -> float:
+    """Independent spreads as one factor, at least LEAST_UNCERTAINTY, in three digits."""
+    return max(LEAST_UNCERTAINTY, round(float(np.sqrt(sum(one**2 for one in spreads))), 3))
+
+
+def drift_frac(samples: Samples, keys: Iterable[Hashable]) -> float:
+    """Spread of what all keys have in common from round to round: the machine's own drift."""
+    rows = [np.log(samples.values[key]) for key in keys]
+    n_rounds = min(map(len, rows))
+    common = np.mean([row[:n_rounds] - np.median(row) for row in rows], axis=0)
+    return spread_frac(np.exp(common).tolist())

@@ -1,0 +1,189 @@
+"""
+The state of a sequence on disk: keys and values of every layer, so that a long prompt is fed once and used often.
+
+A safetensors file: keys, values F32 (n_layers, kv, n_tokens, dim), logits F32 (vocab), token_ids I32 (n_tokens).  The
+metadata say which model file it was (see source_fingerprint.py: samples, not the sha256 of all of it), how the prompt
+was fed, and the crc32 of keys and values.  Rows go straight from the file into the cache: no second copy.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from moeplan.errors import InputError
+from moeplan.files import atomic_path
+from reference_runtime.kv_cache import KVCache
+from reference_runtime.loading.model_file import ModelFile
+from reference_runtime.streaming.source_fingerprint import Fingerprint, check_source, source_fingerprint
+from simulator.model.imports.safetensors_header import header_entries
+
+FORMAT, VERSION = "moeplan saved state", "1"
+ITEM_BYTES = 4  # float32 and int32
+DTYPES = {"token_ids": "I32"}  # the others are F32
+HEADER_ALIGNMENT_BYTES = 8  # the format pads its header so
+AGAIN = "save it again with moeplan run --save-state"
+
+
+@dataclass(frozen=True, eq=False)
+class SavedState:
+    """
+    What a file says of itself; keys and values stay on disk until `load_into`.
+
+    token_ids: int32 (n_tokens,), the prompt; logits: float32 (vocab,) after its last token; source: the model's files;
+    fed_with: conditions under which the prompt ran; cache_shape: of keys and of values; data_start: the keys' first
+    byte; crc32: of keys and values.
+    """
+
+    path: Path
+    token_ids: np.ndarray
+    logits: np.ndarray
+    source: list[Fingerprint]
+    fed_with: dict[str, str]
+    cache_shape: tuple[int, ...]
+    data_start: int
+    crc32: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.token_ids)
+
+    @property
+    def label(self) -> str:
+        """What the conditions of a run that begins here say."""
+        how = ", ".join(f"{name} {value}" for name, value in self.fed_with.items())
+        return f"saved state of {self.n_tokens} tokens, fed with {how}"
+
+    def check_prompt(self, prompt: Sequence[int]) -> None:
+        """Raises InputError where a prompt is not the one of this state."""
+        given, own = np.asarray(prompt), self.token_ids
+        n_both = min(len(given), len(own))
+        other = np.flatnonzero(given[:n_both] != own[:n_both])
+        if len(given) == len(own) and not len(other):
+            return
+        got = f"one of {len(given)} tokens"
+        if len(other):
+            got = f"token {given[other[0]]} at position {other[0]}, the state has {own[other[0]]}"
+        must = f"must be of the prompt that is given, it holds {len(own)} tokens"
+        raise InputError(str(self.path), must, got, "give the prompt that was saved")
+
+    def load_into(self, cache: KVCache, model_file: ModelFile) -> np.ndarray:
+        """
+        Fill an empty cache; the logits (vocab,) after the prompt's last token.
+
+        Raises InputError where the model is another one, the shapes differ, the cache is too small or the file is
+        damaged; the cache then still counts no token.
+        """
+        check_source(self.path, self.source, model_file, AGAIN)
+        n_layers, n_kv, capacity, dim = cache.keys.shape
+        needed, vocab_size = (n_layers, n_kv, self.n_tokens, dim), model_file.config.vocab_size
+        if self.cache_shape != needed or len(self.logits) != vocab_size:
+            must = f"must hold keys of shape {needed} and {vocab_size} logits"
+            raise InputError(str(self.path), must, f"{self.cache_shape} and {len(self.logits)}", AGAIN)
+        if self.n_tokens > capacity:
+            must = f"must fit the cache's {capacity} tokens"
+            raise InputError(str(self.path), must, self.n_tokens, "give a longer context")
+        if self._read_rows(cache) != self.crc32:
+            raise InputError(str(self.path), "must have its checksum", "other bytes", f"it is damaged; {AGAIN}")
+        cache.n_tokens = self.n_tokens
+        return self.logits
+
+    def _read_rows(self, cache: KVCache) -> int:
+        """The crc32 of what was read; a file cut short meanwhile has another."""
+        crc = 0
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(self.data_start)
+                for row in _rows(cache, self.n_tokens):
+                    file.readinto(row)
+                    crc = zlib.crc32(row, crc)
+        except OSError as error:
+            raise InputError(str(self.path), "must be a file that can be read", error.strerror or error) from error
+        return crc
+
+
+def save_state(
+    path: Path,
+    cache: KVCache,
+    token_ids: Sequence[int],
+    logits: np.ndarray,
+    model_file: ModelFile,
+    fed_with: Mapping[str, str],
+) -> None:
+    """
+    Write a cache that holds the tokens given, whole or not at all; logits: (vocab,) after the last of them.
+
+    Raises InputError where the file cannot be written.
+    """
+    n_layers, n_kv, _, dim = cache.keys.shape
+    shape = n_layers, n_kv, len(token_ids), dim
+    crc = 0
+    for row in _rows(cache, len(token_ids)):
+        crc = zlib.crc32(row, crc)
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "crc32": str(crc),
+        "source": json.dumps(source_fingerprint(model_file)),
+        "fed_with": json.dumps(dict(fed_with)),
+    }
+    parts = {"keys": shape, "values": shape, "logits": logits.shape, "token_ids": (len(token_ids),)}
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(_header(parts, metadata))
+        for row in _rows(cache, len(token_ids)):
+            file.write(row)
+        file.write(logits.astype(np.float32).tobytes())
+        file.write(np.asarray(token_ids, np.int32).tobytes())
+
+
+def open_state(path: Path) -> SavedState:
+    """The state in a file, keys and values unread. Raises InputError for anything but a whole saved state."""
+    try:
+        with safe_open(path, framework="numpy") as file:  # it checks that the parts fill the file
+            metadata = file.metadata() or {}
+            if (metadata.get("format"), metadata.get("version")) != (FORMAT, VERSION):
+                got = f"{metadata.get('format', 'another kind')} {metadata.get('version', '')}"
+                raise InputError(str(path), f"must be a {FORMAT} of version {VERSION}", got, AGAIN)
+            token_ids, logits = file.get_tensor("token_ids"), file.get_tensor("logits")
+        entries, data_start = header_entries(path)
+        return SavedState(
+            path,
+            token_ids,
+            logits,
+            source=json.loads(metadata["source"]),
+            fed_with=json.loads(metadata["fed_with"]),
+            cache_shape=tuple(entries["keys"]["shape"]),
+            data_start=data_start + entries["keys"]["data_offsets"][0],
+            crc32=int(metadata["crc32"]),
+        )
+    except OSError as error:
+        raise InputError(str(path), "must be a file that can be read", error.strerror or error) from error
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise InputError(str(path), f"must be a whole {FORMAT}", error, AGAIN) from error
+
+
+def _rows(cache: KVCache, n_tokens: int) -> Iterator[memoryview]:
+    """The bytes of the first tokens, in the file's order: keys, then values, a layer's KV heads one by one."""
+    for cube in (cache.keys, cache.values):  # (n_layers, kv, capacity, dim)
+        for head in cube.reshape(-1, *cube.shape[2:]):
+            yield head[:n_tokens].reshape(-1).view(np.uint8).data
+
+
+def _header(shapes: Mapping[str, tuple[int, ...]], metadata: dict[str, str]) -> bytes:
+    """The header of a safetensors file whose parts follow one another; all items have ITEM_BYTES."""
+    entries: dict[str, object] = {"__metadata__": metadata}
+    start = 0
+    for name, shape in shapes.items():
+        stop = start + ITEM_BYTES * prod(shape)
+        entries[name] = {"dtype": DTYPES.get(name, "F32"), "shape": list(shape), "data_offsets": [start, stop]}
+        start = stop
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % HEADER_ALIGNMENT_BYTES)
+    return struct.pack("<Q", len(text)) + text

@@ -1,0 +1,139 @@
+"""The probe's file and its reads: nothing stays behind, a full disk is refused, times are times."""
+
+import os
+from collections import namedtuple
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from moeplan.errors import InputError
+from reference_runtime.probe import storage
+from reference_runtime.probe.plan import Plan, make_plan
+from reference_runtime.probe.sampling import Samples
+from reference_runtime.probe.sharing import LagKey, Reads, SharedKey, share, wake
+from reference_runtime.probe.storage import BurstKey, Bursts, LatencyKey, LoopKey, check_room, closed_loop, probe_file
+
+FILE_BYTES = 2**20
+
+
+def small_plan(directory: Path) -> Plan:
+    """A plan with a small file."""
+    sizes = {"request_bytes": (4096, 65536), "bursts": (1, 3), "depths": (1, 2)}
+    return replace(make_plan(directory, 1.0, [1]), file_bytes=FILE_BYTES, **sizes)
+
+
+def ignore(_: object) -> None:
+    """Progress that nobody watches."""
+
+
+@pytest.mark.parametrize("has_tmpfile", [True, False])
+def test_the_file_is_gone_when_the_reads_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tmpfile: bool
+) -> None:
+    """Also on systems where it must have a name while it is written: even a killed probe leaves nothing then."""
+    if not has_tmpfile:
+        monkeypatch.setattr(storage, "_O_TMPFILE", 0)
+    with probe_file(tmp_path, FILE_BYTES, ignore) as file:
+        assert list(tmp_path.iterdir()) == []
+        assert file.direct.n_bytes == FILE_BYTES
+
+
+@pytest.mark.parametrize("has_tmpfile", [True, False])
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tmpfile: bool) -> None:
+    """Whether it comes while the file is written or while it is read."""
+    if not has_tmpfile:
+        monkeypatch.setattr(storage, "_O_TMPFILE", 0)
+    n_open = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), probe_file(tmp_path, FILE_BYTES, stop):
+        pass
+    with pytest.raises(KeyboardInterrupt), probe_file(tmp_path, FILE_BYTES, ignore):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    if n_open:
+        assert len(os.listdir("/proc/self/fd")) == n_open
+
+
+def test_a_disk_with_too_little_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is never the last that was free; nothing is written before that is known."""
+    found = namedtuple("found", "f_bavail f_frsize f_blocks")
+    monkeypatch.setattr(os, "statvfs", lambda _: found(2**10, 4096, 2**20))
+    with pytest.raises(InputError, match=r"must have .* free .* to spare, got 4\.00 MiB") as error:
+        check_room(tmp_path, FILE_BYTES)
+    assert "\n" not in str(error.value)
+    with pytest.raises(InputError), probe_file(tmp_path, FILE_BYTES, ignore):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    """In one line."""
+    with pytest.raises(InputError, match="must be a folder"):
+        check_room(tmp_path / "nowhere", 1)
+
+
+def test_never_more_is_written_than_was_said(tmp_path: Path) -> None:
+    """The pieces add up to the file."""
+    written: list[int] = []
+    with probe_file(tmp_path, FILE_BYTES + 4096, written.append) as file:
+        assert sum(written) == FILE_BYTES + 4096 == file.direct.n_bytes
+
+
+def test_a_closed_loop_counts_what_was_read(tmp_path: Path) -> None:
+    """Rates are above zero; the latencies of single reads are kept and make up the loop's time."""
+    samples = Samples()
+    with probe_file(tmp_path, FILE_BYTES, ignore) as file:
+        for depth, mode in ((1, file.direct.mode), (2, file.direct.mode), (2, "buffered")):
+            closed_loop(LoopKey(4096, depth, mode), file, 0.02, 0, samples)
+        rate, latencies = samples.median(LoopKey(4096, 1, file.direct.mode)), samples.values[LatencyKey(4096)]
+    assert rate > 0
+    assert 4096 / rate == pytest.approx(sum(latencies) / len(latencies), rel=0.5)
+
+
+def test_offsets_stay_within_the_file(tmp_path: Path) -> None:
+    """At page boundaries, the last request ends where the file ends."""
+    import numpy as np
+
+    with probe_file(tmp_path, FILE_BYTES, ignore) as file:
+        offsets = file.offsets(65536, np.random.default_rng(0))
+        some = [next(offsets) for _ in range(2000)]
+    assert min(some) >= 0
+    assert max(some) + 65536 <= FILE_BYTES
+    assert all(at % 4096 == 0 for at in some)
+    assert max(some) + 65536 == FILE_BYTES
+
+
+def test_a_burst_takes_compute_first_and_then_all_its_reads(tmp_path: Path) -> None:
+    """Compute runs before every burst and never in it."""
+    plan, calls, seconds = small_plan(tmp_path), [], []
+    with probe_file(tmp_path, FILE_BYTES, ignore) as file:
+        bursts = Bursts(plan, file)
+        for n in plan.bursts:
+            seconds.append(bursts.seconds(BurstKey(65536, n), partial(calls.append, n)))
+        bursts.close()
+    assert set(calls) == set(plan.bursts)
+    assert all(0 < one < 5 for one in seconds)
+
+
+def test_shared_speeds_are_fractions(tmp_path: Path) -> None:
+    """Of the speed alone, never above 1; all reads have come back at the end."""
+    samples = Samples()
+    with probe_file(tmp_path, FILE_BYTES, ignore) as file:
+        reads = Reads(file)
+        share(reads, lambda: sum(range(1000)), samples, window_s=0.03)
+        reads.close()
+    for of in ("compute", "read"):
+        assert 0 < samples.median(SharedKey(of)) <= 1
+
+
+def test_a_sleeper_wakes_late_and_not_early(tmp_path: Path) -> None:
+    """The lag is positive and far less than a second."""
+    samples = Samples()
+    with probe_file(tmp_path, FILE_BYTES, ignore) as file:
+        wake(file, 0.002, samples)
+    assert 0 < samples.median(LagKey(0.002)) < 1
