@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check lint types format wheel clean evaluate quality mismatch samples parity
+.PHONY: run test check lint types format wheel clean evaluate quality mismatch samples parity kills compare overlap validate
 
 MODEL := reference_runtime/weights/tiny-smallthinker-q8_0.gguf
 CORPUS ?= output/corpus
@@ -70,6 +70,18 @@ overlap: $(READY) $(BIG)
 	$(BIN)/moeplan run --model $(BIG) --prepare
 	$(BIN)/python -m reference_runtime.measure $(BIG) --ram-cap "740 MB" --threads 1
 
+# Measure this machine, run the grid for real and compare; nothing else should run meanwhile.  Goes on where it stopped.
+GRID := output/validation
+
+validate: $(GRID)/profile.yaml $(BIG)
+	$(BIN)/python -m reference_runtime.validation_grid $(GRID) --model-4b $(BIG)
+	test -f $(GRID)/profile-after.yaml || $(BIN)/moeplan hardware probe --output $(GRID)/profile-after.yaml
+	$(BIN)/moeplan validate $(GRID)
+
+$(GRID)/profile.yaml: | $(READY)
+	mkdir -p $(GRID)
+	$(BIN)/moeplan hardware probe --output $@
+
 $(BIG): | $(READY)
 	$(BIN)/moeplan model synthesize --model smallthinker-4b-a0.6b --quantisation Q4_0 --output $(BIG)
 
@@ -81,6 +93,10 @@ $(PARITY)/.ready: pyproject.toml
 
 $(CORPUS)/sizes.json: | $(READY)
 	$(BIN)/python -m reference_runtime.training.corpus $(CORPUS) --model $(MODEL)
+
+# Slow, not part of CI: a sweep killed 50 times at random moments.
+kills: $(READY)
+	$(BIN)/python tests/sweep_kills.py 50
 
 clean:
 	rm -rf build dist output *.egg-info

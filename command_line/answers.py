@@ -1,7 +1,7 @@
-"""The commands that answer: simulate, plan, sweep and report."""
+"""The commands that answer: simulate, plan and report."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,7 @@ from command_line.console import answer_console
 from command_line.progress import progress_bar, step_bar
 from moeplan.errors import InputError
 from moeplan.files import output_target
-from moeplan.quantity import format_bytes, parse_quantity
+from moeplan.quantity import parse_quantity
 
 if TYPE_CHECKING:
     from simulator.question import Question
@@ -29,7 +29,11 @@ Cache = Annotated[str, typer.Option("--cache", help="Cache policy: lru, lru-per-
 Prefetch = Annotated[
     str | None, typer.Option("--prefetch", help="none or pre-attention; default: what the router allows.")
 ]
-Layout = Annotated[str, typer.Option("--layout", help="Expert layout on storage: bundle (1 read) or split (3 reads).")]
+Layout = Annotated[str, typer.Option("--layout", help="Expert layout: bundle (1 read), split (3 reads) or mmap.")]
+ReadAhead = Annotated[
+    str | None,
+    typer.Option("--read-ahead", metavar="SIZE", help='With --layout mmap: of the device, e.g. "128 KiB", or none.'),
+]
 Context = Annotated[int | None, typer.Option("--context", help="Tokens in the KV cache when decode begins.")]
 StartOption = Annotated[str, typer.Option("--start", help="warm or cold.")]
 Predictor = Annotated[bool, typer.Option("--lm-head-predictor", help="Use the model's LM-head predictor (lossy).")]
@@ -52,7 +56,7 @@ def simulate(
     threads: Threads = None, storage_limit: StorageLimit = None, engine: EngineOption = "simpy", seed: Seed = 0,
     timeline: Annotated[Path | None, typer.Option("--timeline", help="Parquet file for every operation.")] = None,
     output: Annotated[Path | None, typer.Option("--output", help="Write an HTML report to this file.")] = None,
-    as_json: Json = False,
+    read_ahead: ReadAhead = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """How fast is this model on this device, and does storage feed the experts in time?"""
     _check_outputs((timeline, ".parquet"), (output, ".html"))
@@ -64,8 +68,12 @@ def simulate(
     )  # fmt: skip
     limit = None if storage_limit is None else parse_quantity(storage_limit, "byte/second", "--storage-limit")
     question = replace(question, n_threads=threads, storage_limit_bytes_per_s=limit)
+    read_ahead_bytes = _mapped_read_ahead(layout, read_ahead, timeline)
+    chosen = simulation.checked_engine(engine)
     with step_bar("simulating tokens") as on_step:
-        result = simulation.simulate(question, engine=simulation.checked_engine(engine), seed=seed, on_step=on_step)
+        result = simulation.simulate(
+            question, engine=chosen, seed=seed, on_step=on_step, read_ahead_bytes=read_ahead_bytes
+        )
     if timeline is not None:
         _write_timeline(question, timeline)
     if output is not None:
@@ -93,6 +101,7 @@ def plan(
 ) -> None:  # fmt: skip
     """Does it reach a target speed, and what would have to change?"""
     _check_outputs((output, ".html"))
+    _refuse_mmap(layout)
     from simulator import planner
     from simulator.simulate import checked_engine
 
@@ -118,48 +127,6 @@ def plan(
     _say_where(output)
 
 
-def sweep(
-    model: Model, hardware: Hardware,
-    ram_cap: Annotated[str, typer.Option("--ram-cap", metavar="SIZES", help="RAM caps, e.g. 1GiB,2GiB,4GiB.")],
-    storage_read: Annotated[str, typer.Option("--storage-read", metavar="RATES", help='e.g. "0.5GB/s,2GB/s,7GB/s".')],
-    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder for sweep.parquet and report.html.")],
-    trace: Trace = None,
-    cache: Annotated[str, typer.Option("--cache", help="Cache policies, separated by commas.")] = "lru",
-    prefetch: Annotated[str | None, typer.Option("--prefetch", help="Prefetch policies, separated by commas.")] = None,
-    layout: Layout = "bundle", context: Context = None, start: StartOption = "warm",
-    lm_head_predictor: Predictor = False, adapt_trace: AdaptTrace = False, seed: Seed = 0, as_json: Json = False,
-) -> None:  # fmt: skip
-    """The speed over a grid of RAM caps, storage speeds and policies."""
-    from simulator import sweep as sweeping
-
-    question = _question(
-        model, hardware, trace, None, None, "lru", None, layout, context, start, lm_head_predictor, adapt_trace
-    )
-    grid = sweeping.Grid(
-        tuple(round(parse_quantity(text, "byte", "--ram-cap")) for text in _items(ram_cap, "--ram-cap")),
-        tuple(parse_quantity(text, "byte/second", "--storage-read") for text in _items(storage_read, "--storage-read")),
-        tuple(_items(cache, "--cache")),
-        tuple(_items(prefetch, "--prefetch")) if prefetch else (question.prefetch,),
-    )
-    with progress_bar("simulating the grid", grid.n_scenarios) as done:
-        rows = sweeping.sweep(question, grid, seed=seed, on_row=done)
-    from command_line.sweep_folder import write_sweep
-
-    write_sweep(question, rows, output, seed)
-    if as_json:
-        print(json.dumps({"schema_version": 1, "rows": [asdict(row) for row in rows]}, indent=1))
-        return
-    from reports.terminal import render_sweep
-    from simulator.question import prepare
-    from simulator.small_print import warnings_of
-
-    render_sweep(rows, answer_console())
-    smallest = min(grid.ram_caps_bytes)
-    for warning in warnings_of(prepare(replace(question, ram_cap_bytes=smallest))):
-        print(f"! at {format_bytes(smallest)}: {warning}")
-    _say_where(output / "report.html")
-
-
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")],
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The HTML file to write.")],
@@ -170,7 +137,8 @@ def report(
     from reports.html import write_sweep_report
 
     rows, conditions = read_sweep(folder)
-    write_sweep_report(rows, output, conditions)
+    told = [row for row in rows if row.verdict != "failed"]  # a scenario that nobody can ask has no place in a map
+    write_sweep_report(told, output, conditions)
     _say_where(output)
 
 
@@ -210,6 +178,22 @@ def _question(
     )
 
 
+def _mapped_read_ahead(layout: str, read_ahead: str | None, timeline: Path | None) -> int | None:
+    """Bytes of --read-ahead, 0 for none, None where nothing was said; --layout mmap keeps no records of operations."""
+    if layout == "mmap" and timeline is not None:
+        raise InputError("--timeline", "must be left out with --layout mmap", str(timeline))
+    if read_ahead is None:
+        return None
+    if layout != "mmap":
+        raise InputError("--read-ahead", "must be left out unless --layout is mmap", repr(read_ahead))
+    return 0 if read_ahead == "none" else round(parse_quantity(read_ahead, "byte", "--read-ahead"))
+
+
+def _refuse_mmap(layout: str) -> None:
+    if layout == "mmap":
+        raise InputError("--layout", "must be bundle or split here", repr(layout), "simulate knows mmap")
+
+
 def _check_outputs(*outputs: tuple[Path | None, str]) -> None:
     """Before anything runs: every output can be a file of its kind."""
     for path, suffix in outputs:
@@ -230,13 +214,6 @@ def _write_timeline(question: "Question", path: Path) -> None:
         _, records = simulate_with_records(scenario, on_step)
     with atomic_path(path) as temporary:
         records_frame(records).to_parquet(temporary)
-
-
-def _items(text: str, where: str) -> list[str]:
-    items = [item.strip() for item in text.split(",")]
-    if not all(items):
-        raise InputError(where, "must be values separated by commas", repr(text))
-    return items
 
 
 def _say_where(path: Path | None) -> None:

@@ -11,8 +11,9 @@ from typing import NoReturn
 import typer
 
 from command_line import hardware, model, trace
-from command_line.answers import plan, report, simulate, sweep
+from command_line.answers import plan, report, simulate
 from command_line.run import run
+from command_line.sweep import sweep
 from command_line.validate import validate
 from moeplan.errors import InputError
 

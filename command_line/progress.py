@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 
 @contextmanager
@@ -18,6 +18,23 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[object], None]]:
             return
         task = progress.add_task(title, total=total)
         yield lambda _: progress.advance(task)
+
+
+@contextmanager
+def resumed_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yields a function to call with the units done; those of its first call were done before and tell no speed."""
+    with _progress() as progress:
+        if progress is None:
+            yield lambda done: None
+            return
+        tasks: list[TaskID] = []
+
+        def on_done(done: int) -> None:
+            if not tasks:
+                tasks.append(progress.add_task(title, total=total, completed=done))
+            progress.update(tasks[0], completed=done)
+
+        yield on_done
 
 
 @contextmanager

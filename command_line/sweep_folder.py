@@ -1,44 +1,91 @@
-"""A sweep on disk: sweep.parquet with every input beside every output, and report.html."""
+"""A sweep's folder seen from the command: the conditions behind its numbers, its report, and reading it back."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeplan.errors import InputError
-from moeplan.files import atomic_path
 
 if TYPE_CHECKING:
-    from simulator.question import Question
+    from collections.abc import Sequence
+
+    from simulator.question import Prepared
     from simulator.result import SweepRow
+    from simulator.sweeps.definition import SweepDefinition
+    from simulator.sweeps.scenarios import Inputs
 
 FILE_NAME = "sweep.parquet"
 METADATA_KEY = b"moeplan.sweep"
+MAX_HEAT_MAPS = 24  # a picture takes a third of a second; more are no report
+# conditions that vary from row to row, by the axis that makes them vary
+ALWAYS_IN_ROWS = ("ram_cap", "storage", "cache", "prefetch")
+IN_ROWS = {"context": "context", "threads": "threads", "layout": "expert_layout", "trace": "trace_source"}
 
 
-def write_sweep(question: "Question", rows: "list[SweepRow]", folder: Path, seed: int) -> None:
-    """Write the table with its conditions in the metadata, and the report beside it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from reports.html import write_sweep_report
-    from simulator.question import prepare
+def sweep_conditions(definition: "SweepDefinition", inputs: "Inputs") -> dict[str, str]:
+    """What holds for all rows, in words, and what a reader must not miss at the smallest RAM cap."""
     from simulator.small_print import small_print, warnings_of
-    from simulator.sweep import N_SWEEP_SAMPLES, sweep_columns
 
-    smallest = prepare(replace(question, ram_cap_bytes=min(row.ram_cap_bytes for row in rows)))
-    conditions = {"before you rely on this": " ".join(warnings_of(smallest))}
-    conditions |= small_print(smallest, "fast", N_SWEEP_SAMPLES, seed)
-    for name in ("ram_cap", "storage", "cache", "prefetch"):  # these vary from row to row
+    axes = definition.axes
+    names = {"model": "models", "hardware": "devices"}
+    several = {key: f"{len(axes[key])} {word}" for key, word in names.items() if len(axes[key]) > 1}
+    prepared = _first_prepared(definition, inputs)
+    if prepared is None:
+        return {"model": several.get("model", str(axes["model"][0]))} | {
+            "device": several.get("hardware", str(axes["hardware"][0]))
+        }
+    warnings = list(warnings_of(prepared))
+    conditions = {"before you rely on this": " ".join(warnings)}
+    conditions |= small_print(prepared, "fast", definition.n_samples, definition.seed)
+    gone = [*ALWAYS_IN_ROWS, *(key for axis, key in IN_ROWS.items() if len(axes[axis]) > 1)]
+    for name in gone:
         conditions.pop(name, None)
-    if question.start == "warm":
+    if "model" in several or len(axes["quantisation"]) > 1:
+        conditions["model"] = several.get("model", prepared.question.model.title) + "; weights: see the rows"
+    if "hardware" in several:
+        conditions["device"] = several["hardware"]
+    if len(axes["trace"]) > 1:
+        conditions["routing"] = f"{len(axes['trace'])} traces"
+    if definition.start == "warm":
         conditions["start"] = (
             "warm; resident rows have all experts loaded, the others a cache filled by the trace's head"
         )
-    table = pa.table(sweep_columns(rows)).replace_schema_metadata({METADATA_KEY: json.dumps(conditions).encode()})
-    with atomic_path(folder / FILE_NAME) as temporary:
-        pq.write_table(table, temporary)
-    write_sweep_report(rows, folder / "report.html", conditions)
+    return conditions
+
+
+def _first_prepared(definition: "SweepDefinition", inputs: "Inputs") -> "Prepared | None":
+    """The first scenario that can be asked, with the smallest RAM cap."""
+    from simulator.question import prepare
+    from simulator.sweeps.rows import ChunkRunner
+    from simulator.sweeps.scenarios import chunks
+
+    runner = ChunkRunner(definition, inputs)
+    smallest = min(definition.axes["ram_cap"], key=lambda cap: (cap is None, cap))
+    for chunk in chunks(definition)[:64]:
+        _, cell = next(chunk.cells(definition))
+        try:
+            question, replay = runner.asked(cell | {"ram_cap": smallest})
+            return prepare(question, replay)
+        except InputError:
+            continue
+    return None
+
+
+def write_sweep_report_of(folder: Path, rows: "Sequence[SweepRow]") -> str:
+    """Write report.html beside the table; the reason where there is none to write."""
+    from reports.grid import as_grids
+
+    told = [row for row in rows if row.verdict != "failed"]
+    if not told:
+        return "every scenario failed"
+    n_maps = len(as_grids(told))
+    if n_maps > MAX_HEAT_MAPS:
+        return f"{n_maps} heat maps are more than anybody reads; {FILE_NAME} has all rows"
+    from reports.html import write_sweep_report  # half a second of matplotlib
+
+    _, conditions = read_sweep(folder)
+    write_sweep_report(told, folder / "report.html", conditions)
+    return ""
 
 
 def read_sweep(folder: Path) -> "tuple[list[SweepRow], dict[str, str]]":
@@ -54,6 +101,10 @@ def read_sweep(folder: Path) -> "tuple[list[SweepRow], dict[str, str]]":
         conditions = json.loads((table.schema.metadata or {})[METADATA_KEY])
         return [SweepRow(**row) for row in table.to_pylist()], conditions
     except FileNotFoundError as error:
-        raise InputError(str(folder), f"must be the folder of a sweep with {FILE_NAME}", "none there") from error
+        must = f"must be the folder of a sweep with {FILE_NAME}"
+        if (folder / "sweep.json").exists():
+            advice = f"finish it with `moeplan sweep --resume --output {folder}`"
+            raise InputError(str(folder), must, "a sweep that is not finished", advice) from error
+        raise InputError(str(folder), must, "none there") from error
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise InputError(str(path), "must be a whole sweep file", str(error).splitlines()[0]) from error

@@ -28,7 +28,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import least_squares, nnls
 
 from hardware_profiles.schema import RANDOM_READ_BYTES, BurstRow, Storage, StorageRow
 from hardware_profiles.storage import StorageModel
@@ -72,6 +71,8 @@ def burst_model(rows: Sequence[BurstRow], request_bytes: int, queue_depth: int) 
     Each burst's time is taken between the two nearest sizes, as a power of the size.  A burst of m requests takes
     a + m b; a and b have the least squared relative error over the numbers of requests, neither is negative.
     """
+    from scipy.optimize import nnls  # half a second, which only a measured device needs
+
     times = {}
     for n_requests in sorted({row.n_requests for row in rows}):
         own = sorted((row for row in rows if row.n_requests == n_requests), key=lambda row: row.request)
@@ -136,6 +137,8 @@ def fit_table(rows: Sequence[StorageRow], queue_depth: int) -> StorageModel:
     Rows deeper than queue_depth count as queue_depth.  Where all rows have depth 1 only the sums latency_s +
     request_overhead_s and lane_s_per_byte + bus_s_per_byte are determined; their split is that of the starting point.
     """
+    from scipy.optimize import least_squares  # half a second, which only a device with a table needs
+
     sizes = np.array([row.request for row in rows], dtype=float)
     depths = np.array([min(row.queue_depth, queue_depth) for row in rows], dtype=float)
     rates = np.array([row.rate for row in rows])

@@ -12,7 +12,8 @@ class Grid:
     """
     One matrix of a sweep; a cell that was not run is absent from cells.
 
-    caps_bytes, speeds_bytes_per_s: ascending; cells: (index of the cap, index of the speed) to row.
+    caps_bytes, speeds_bytes_per_s: ascending; cells: (index of the cap, index of the speed) to row; others: the inputs
+    beside these four that differ from matrix to matrix, in words.
     """
 
     cache_policy: str
@@ -20,6 +21,7 @@ class Grid:
     caps_bytes: tuple[int, ...]
     speeds_bytes_per_s: tuple[float, ...]
     cells: dict[tuple[int, int], SweepRow]
+    others: str = ""
 
     @property
     def rows(self) -> tuple[SweepRow, ...]:
@@ -42,16 +44,41 @@ def reaches(row: SweepRow, target_tokens_per_s: float) -> bool:
 
 
 def as_grids(rows: Sequence[SweepRow]) -> tuple[Grid, ...]:
-    """The matrices of a sweep in the order in which their policies first appear; all have the same axes."""
+    """The matrices of a sweep in the order in which their inputs first appear; all have the same axes."""
     caps = tuple(sorted({row.ram_cap_bytes for row in rows}))
     speeds = tuple(sorted({row.storage_read_bytes_per_s for row in rows}))
     cap_index = {cap: index for index, cap in enumerate(caps)}
     speed_index = {speed: index for index, speed in enumerate(speeds)}
-    cells: dict[tuple[str, str], dict[tuple[int, int], SweepRow]] = {}
+    names = _telling(rows)
+    cells: dict[tuple[str, str, str], dict[tuple[int, int], SweepRow]] = {}
     for row in rows:
         key = cap_index[row.ram_cap_bytes], speed_index[row.storage_read_bytes_per_s]
-        cells.setdefault((row.cache_policy, row.prefetch_policy), {})[key] = row
-    return tuple(Grid(*policies, caps, speeds, matrix) for policies, matrix in cells.items())
+        others = ", ".join(f"{name.replace('_', ' ')} {_word(getattr(row, name))}" for name in names)
+        cells.setdefault((row.cache_policy, row.prefetch_policy, others), {})[key] = row
+    return tuple(
+        Grid(cache, prefetch, caps, speeds, matrix, others) for (cache, prefetch, others), matrix in cells.items()
+    )
+
+
+OTHER_INPUTS = (
+    "model", "device", "trace", "quantisation", "top_k", "layout", "context", "n_threads", "storage_latency_s",
+    "ram_bytes_per_s", "gemv_flop_per_s",
+)  # fmt: skip
+
+
+def _telling(rows: Sequence[SweepRow]) -> list[str]:
+    """The other inputs that vary; one that follows from those before it tells nothing."""
+    names: list[str] = []
+    n_told = 1
+    for name in OTHER_INPUTS:
+        n_values = len({tuple(getattr(row, told) for told in (*names, name)) for row in rows})
+        if n_values > n_told:
+            names, n_told = [*names, name], n_values
+    return names
+
+
+def _word(value: object) -> str:
+    return "own" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def current_row(plan: PlanResult) -> SweepRow | None:

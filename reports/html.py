@@ -132,7 +132,8 @@ def _heat_map_caption(grid: Grid, target_tokens_per_s: float | None, is_marked: 
         parts.append(f"Bold, inside the thick line: the value reaches {wording.goal(target_tokens_per_s)} tokens/s.")
     if is_marked:
         parts.append("Framed: this scenario.")
-    parts.append(f"Cache policy {grid.cache_policy}, prefetch policy {grid.prefetch_policy}.")
+    others = f"; {grid.others}" if grid.others else ""
+    parts.append(f"Cache policy {grid.cache_policy}, prefetch policy {grid.prefetch_policy}{others}.")
     return " ".join(parts)
 
 

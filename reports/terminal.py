@@ -44,7 +44,8 @@ def render_sweep(rows: Sequence[SweepRow], console: Console) -> None:
     _print(console, Text(wording.sweep_headline(rows), style="bold"))
     _lines(console, wording.sweep_reason(rows))
     for grid in as_grids(rows):
-        _print(console, Text(f"\n{plain(grid.cache_policy)} cache, {plain(grid.prefetch_policy)} prefetch: tokens/s"))
+        policies = f"{grid.cache_policy} cache, {grid.prefetch_policy} prefetch"
+        _print(console, Text(plain(f"\n{policies}{', ' if grid.others else ''}{grid.others}: tokens/s")))
         per_block = max(1, (_width(console) - 10) // 11)
         for start in range(0, len(grid.speeds_bytes_per_s), per_block):
             _print(console, _matrix(grid, range(len(grid.speeds_bytes_per_s))[start : start + per_block]))

@@ -8,7 +8,8 @@ from simulator.model.spec import ModelSpec
 
 ALIGNMENT_BYTES = 4096  # what O_DIRECT asks of offsets and lengths on common file systems
 
-LAYOUTS = {"bundle": 1, "split": 3}  # read requests per expert: gate, up and down together, or in three tensors
+# read requests per expert: gate, up and down together, or in three tensors; mapped: three places, read by page faults
+LAYOUTS = {"bundle": 1, "split": 3, "mmap": 3}
 
 
 @dataclass(frozen=True)

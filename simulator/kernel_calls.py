@@ -6,6 +6,7 @@ are in use; both decide whether a processor's cache still holds them.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from hardware_profiles.kernel_table import Call, KernelOp
 from simulator.model import size as model_size
@@ -86,6 +87,7 @@ def matrix_calls(matrices: Iterable[Matrix], tensor_type: str, n_tokens: int, wo
     return tuple(Call(op, tensor_type, n_bytes, n_tokens, working_set=working_set) for n_bytes in sizes)
 
 
+@lru_cache(maxsize=64)
 def token_bytes(model: ModelSpec) -> float:
     """Bytes of weights that one token touches: what lies between two uses of a dense weight."""
     groups = model_size.group_bytes(model)

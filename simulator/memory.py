@@ -42,6 +42,8 @@ def plan_memory(
     lm_head_predictor: bool = False,
 ) -> MemoryPlan:
     """Divide the RAM cap. The KV cache is sized for the longest context, the rest for the largest prefill chunk."""
+    if layout.name == "mmap":
+        return _plan_mapped(model, layout, ram_cap_bytes, free_storage_bytes, context, chunk_tokens)
     storage = model_size.file_bytes(model)
     dense = model_size.dense_bytes(model) + (model_size.predictor_bytes(model) if lm_head_predictor else 0)
     kv = model_size.kv_bytes(model, context, chunk_tokens)
@@ -58,11 +60,7 @@ def plan_memory(
         storage, fixed + buffers + cache, dense, kv, cache, buffers, activation, ram_cap_bytes, everything
     )
     if storage > free_storage_bytes:
-        text = (
-            f"storage: the model file takes {format_bytes(storage)}, {format_bytes(free_storage_bytes)} are free: "
-            f"{format_bytes(storage - free_storage_bytes)} are missing"
-        )
-        return MemoryPlan("cannot_run", n_slots, memory, "storage_capacity", text)
+        return MemoryPlan("cannot_run", n_slots, memory, "storage_capacity", _no_room(storage, free_storage_bytes))
     if left < 0:
         text = (
             f"resident: dense part {format_bytes(dense)} + KV at context {context} {format_bytes(kv)} + activations "
@@ -72,6 +70,41 @@ def plan_memory(
         )
         return MemoryPlan("cannot_run", 0, memory, "ram_floor", text)
     return MemoryPlan("resident" if fits_whole else "streams", n_slots, memory)
+
+
+def _plan_mapped(
+    model: ModelSpec, layout: ExpertLayout, ram_cap_bytes: int, free_storage_bytes: int, context: int, chunk_tokens: int
+) -> MemoryPlan:
+    """
+    A mapped file: keys, values and activations are the process's own, the page cache gets the rest, dense part and all.
+
+    resident where the whole file fits; n_slots is what the page cache would hold of experts alone.
+    """
+    storage = model_size.file_bytes(model)
+    kv, activation = model_size.kv_bytes(model, context, chunk_tokens), activation_bytes(model, chunk_tokens)
+    left = ram_cap_bytes - kv - activation
+    cache = max(0, min(storage, left))
+    n_experts = n_routed_experts(model)
+    n_slots = min(n_experts, cache // max(1, layout.padded_bytes))
+    everything = n_experts * layout.padded_bytes
+    memory = MemoryResult(storage, kv + activation + cache, 0, kv, cache, 0, activation, ram_cap_bytes, everything)
+    if storage > free_storage_bytes:
+        return MemoryPlan("cannot_run", n_slots, memory, "storage_capacity", _no_room(storage, free_storage_bytes))
+    if left <= 0:
+        text = (
+            f"resident: KV at context {context} {format_bytes(kv)} + activations {format_bytes(activation)} = "
+            f"{format_bytes(kv + activation)}, the RAM cap is {format_bytes(ram_cap_bytes)}: no page of the mapped "
+            f"file is left room"
+        )
+        return MemoryPlan("cannot_run", 0, memory, "ram_floor", text)
+    return MemoryPlan("resident" if left >= storage else "streams", n_slots, memory)
+
+
+def _no_room(storage: int, free_storage_bytes: int) -> str:
+    return (
+        f"storage: the model file takes {format_bytes(storage)}, {format_bytes(free_storage_bytes)} are free: "
+        f"{format_bytes(storage - free_storage_bytes)} are missing"
+    )
 
 
 def n_routed_experts(model: ModelSpec) -> int:

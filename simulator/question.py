@@ -124,20 +124,20 @@ def prepare(question: Question, replay: Replay | None = None) -> Prepared:
     layout = expert_layout(question.model, question.layout)
     chunk_tokens = question.chunk_tokens
     while True:
-        steps = replay.steps(chunk_tokens)
+        steps, extent = replay.steps(chunk_tokens), replay.extent(chunk_tokens)
         plan = plan_memory(
             question.model,
             layout,
             ram_cap_bytes=question.cap_bytes,
             free_storage_bytes=int(question.profile.storage.free_bytes),
-            context=max(step.context for step in steps),
-            chunk_tokens=max(step.n_tokens for step in steps),
+            context=extent.longest_context,
+            chunk_tokens=extent.largest_step,
             lm_head_predictor=question.lm_head_predictor,
         )
         if chunk_tokens == 1 or plan.reason != "ram_floor":
             break
         chunk_tokens //= 2
-    _check_longest_context(question, steps)
+    _check_longest_context(question, extent.longest_context)
     if plan.verdict == "cannot_run":
         return Prepared(question, plan, layout, steps, None)
     scenario = Scenario(
@@ -150,7 +150,7 @@ def prepare(question: Question, replay: Replay | None = None) -> Prepared:
         layout=layout,
         preloaded=plan.verdict == "resident" and question.start == "warm",
         lm_head_predictor=question.lm_head_predictor,
-        n_warm_up_tokens=_warm_up_tokens(question, sum(step.is_decode for step in steps)),
+        n_warm_up_tokens=_warm_up_tokens(question, extent.n_decode),
     )
     return Prepared(question, plan, layout, steps, scenario)
 
@@ -225,8 +225,8 @@ def _check_options(question: Question) -> None:
         raise InputError("--lm-head-predictor", "must be left out", f"{question.model.name}, which has none")
 
 
-def _check_longest_context(question: Question, steps: tuple[Step, ...]) -> None:
-    longest, model = max(step.context for step in steps), question.model
+def _check_longest_context(question: Question, longest: int) -> None:
+    model = question.model
     if longest > question.model.context_length:
         raise InputError(
             "--context",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 SCHEMA_VERSION = 1
 
 Verdict = Literal["resident", "streams", "cannot_run"]
+RowVerdict = Literal["resident", "streams", "cannot_run", "failed"]
 Reason = Literal["ram_floor", "storage_capacity"]
 Decision = Literal["yes", "likely", "no", "cannot_run"]
 Bound = Literal["compute", "ram_bandwidth", "storage_bandwidth", "storage_latency"]
@@ -37,6 +38,24 @@ class CacheResult:
     bytes_read: int
     bytes_wasted: int
     bytes_read_per_token: float
+
+
+@dataclass(frozen=True)
+class PageCacheResult:
+    """
+    A mapped model file in the page cache, means over the counted decode tokens.
+
+    eviction: who goes, lru or two-list (Linux); window_bytes: what a fault reads around the page; misses: pages that
+    were touched and not resident; reads: windows that were read; bytes_touched: what a token needs.
+    """
+
+    eviction: str
+    capacity_bytes: int
+    window_bytes: int
+    misses_per_token: float
+    reads_per_token: float
+    bytes_read_per_token: float
+    bytes_touched_per_token: float
 
 
 @dataclass(frozen=True)
@@ -80,7 +99,7 @@ class Result:
     seconds_per_token: mean decode seconds by op (embedding, router, attention, wait, dense_ffn, expert_ffn, lm_head);
     first_decode_tokens_per_s: speed of the first 16 decode tokens, which meet a cold cache unless all is resident;
     storage_read_bytes_per_s: sequential rate of the storage in this scenario; prefetch_policy: "none" is on demand;
-    n_prompt_tokens: prompt of the first request, which ttft_s belongs to;
+    n_prompt_tokens: prompt of the first request, which ttft_s belongs to; page_cache: where the model file is mapped;
     warnings: what a reader must not miss, one sentence each; small_print: the conditions, name to text.
     """
 
@@ -100,6 +119,7 @@ class Result:
     storage_read_bytes_per_s: float | None = None
     prefetch_policy: str | None = None
     n_prompt_tokens: int = 0
+    page_cache: PageCacheResult | None = None
     warnings: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
@@ -110,13 +130,20 @@ class Result:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One scenario of a sweep: its inputs beside its outputs. tokens_per_s is 0 where it cannot run."""
+    """
+    One scenario of a sweep: its inputs beside its outputs. tokens_per_s is 0 where it cannot run.
+
+    verdict: failed where the inputs contradict each other, with the complaint as the reason; reason: the arithmetic
+    where the model cannot run.  The inputs hold what was in force, also where the sweep left it to the device, the
+    model or the trace (context and n_threads: None and 0 there); storage_latency_s: seconds of a request before its
+    bytes.  quantisation: type of the experts (of the FFN of a dense model).
+    """
 
     ram_cap_bytes: int
     storage_read_bytes_per_s: float
     cache_policy: str
     prefetch_policy: str
-    verdict: Verdict
+    verdict: RowVerdict
     tokens_per_s: float
     tokens_per_s_low: float
     tokens_per_s_high: float
@@ -126,6 +153,22 @@ class SweepRow:
     bytes_read_per_token: float
     bound_by: str
     reason: str = ""
+    model: str = ""
+    device: str = ""
+    trace: str = ""
+    quantisation: str = ""
+    top_k: int = 0
+    layout: str = ""
+    context: int | None = None
+    n_threads: int = 0
+    storage_latency_s: float = 0.0
+    ram_bytes_per_s: float = 0.0
+    gemv_flop_per_s: float = 0.0
+    n_slots: int = 0
+    hits: int = 0
+    misses: int = 0
+    storage_bytes: int = 0
+    resident_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ The trace is cut into steps once: a step is one prefill chunk or one decode toke
 layer needs (the union over the tokens of a chunk).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ PREFILL_CHUNK_TOKENS = 512  # the micro-batch that llama.cpp takes by default (n
 WARM_UP_FRAC = 0.25  # share of the decode tokens that are run but not counted when the start is warm
 
 Start = Literal["cold", "warm"]
+Rows = Sequence[Sequence[int]]  # the experts of every MoE layer
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Step:
     tokens: range
     is_decode: bool
     context: int
-    rows: tuple[Sequence[int], ...]
+    rows: Rows
     has_logits: bool = True
 
     @property
@@ -76,8 +77,20 @@ class Scenario:
         return is_decode & (np.cumsum(is_decode) > self.n_warm_up_tokens)
 
 
-def steps_of(trace: RoutingTrace, *, context: int | None, chunk_tokens: int = PREFILL_CHUNK_TOKENS) -> tuple[Step, ...]:
-    """The trace as steps: per request its prefill in chunks, then one step a decode token."""
+def steps_of(
+    trace: RoutingTrace,
+    *,
+    context: int | None,
+    chunk_tokens: int = PREFILL_CHUNK_TOKENS,
+    rows_of: Callable[[range, bool], Rows] | None = None,
+) -> tuple[Step, ...]:
+    """
+    The trace as steps: per request its prefill in chunks, then one step a decode token.
+
+    rows_of(tokens, is_decode): the rows of a step, where they are not to be made here and now.
+    """
+    if rows_of is None:
+        rows_of = partial(_rows_now, trace)
     steps: list[Step] = []
     starts = np.flatnonzero(np.r_[True, np.diff(trace.request_id) != 0])
     bounds = [*starts.tolist(), trace.n_tokens]
@@ -87,11 +100,11 @@ def steps_of(trace: RoutingTrace, *, context: int | None, chunk_tokens: int = PR
             tokens = range(chunk, min(chunk + chunk_tokens, start + n_prefill))
             is_last = tokens.stop == start + n_prefill
             context_now = int(trace.position[tokens[-1]]) + 1
-            steps.append(Step(tokens, False, context_now, _union_rows(trace, tokens), is_last))
+            steps.append(Step(tokens, False, context_now, rows_of(tokens, False), is_last))
         for index in range(start + n_prefill, stop):
             keys = trace.position[index] + 1 if context is None else context + index - start - n_prefill + 1
-            rows = tuple(trace.expert_ids[index].tolist())
-            steps.append(Step(range(index, index + 1), True, int(keys), rows))
+            tokens = range(index, index + 1)
+            steps.append(Step(tokens, True, int(keys), rows_of(tokens, True)))
     return tuple(steps)
 
 
@@ -105,6 +118,14 @@ def first_cache(scenario: Scenario) -> CachePolicy:
     return cache
 
 
+class Extent(NamedTuple):
+    """Of some steps: the longest context, the tokens of the largest step, the number of decode steps."""
+
+    longest_context: int
+    largest_step: int
+    n_decode: int
+
+
 class Replay:
     """A trace (or a dense model's tokens) as steps, for whatever prefill chunk the memory allows; cut once each."""
 
@@ -112,6 +133,7 @@ class Replay:
         """dense_tokens: (prompt, decode) tokens where there is no trace."""
         self._trace, self._context, self._dense_tokens = trace, context, dense_tokens
         self._steps: dict[int, tuple[Step, ...]] = {}
+        self._extents: dict[int, Extent] = {}
 
     def steps(self, chunk_tokens: int) -> tuple[Step, ...]:
         """The steps with prompts in chunks of at most so many tokens."""
@@ -123,6 +145,14 @@ class Replay:
             )
         return self._steps[chunk_tokens]
 
+    def extent(self, chunk_tokens: int) -> Extent:
+        """What a memory plan must hold of those steps; looked up once."""
+        if chunk_tokens not in self._extents:
+            steps = self.steps(chunk_tokens)
+            longest, largest = max(step.context for step in steps), max(step.n_tokens for step in steps)
+            self._extents[chunk_tokens] = Extent(longest, largest, sum(step.is_decode for step in steps))
+        return self._extents[chunk_tokens]
+
 
 def dense_steps(n_prompt: int, n_decode: int, context: int | None) -> tuple[Step, ...]:
     """A prompt and decode steps of a model without experts, which needs no trace; decode begins at the context."""
@@ -131,7 +161,10 @@ def dense_steps(n_prompt: int, n_decode: int, context: int | None) -> tuple[Step
     return (Step(range(n_prompt), False, n_prompt, ()), *decode)
 
 
-def _union_rows(trace: RoutingTrace, tokens: range) -> tuple[Sequence[int], ...]:
+def _rows_now(trace: RoutingTrace, tokens: range, is_decode: bool) -> Rows:
+    """A token's experts in slot order, or the ascending union of a chunk's."""
+    if is_decode:
+        return tuple(trace.expert_ids[tokens.start].tolist())
     ids = trace.expert_ids[tokens.start : tokens.stop]
     return tuple(np.unique(ids[:, layer]).tolist() for layer in range(trace.n_moe_layers))
 

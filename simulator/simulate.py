@@ -3,7 +3,7 @@ simulate(question) -> Result: the answer with its interval, its bound, its warni
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -11,16 +11,26 @@ from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
 from simulator.engine_fast import Decisions, FastEngine
 from simulator.engine_simpy import OnStep, ignore_steps, simulate_simpy
+from simulator.mapped import MappedEngine, mapping_of
 from simulator.question import Prepared, Question, draw_gate_sparsity, prepare, question_rates
 from simulator.result import Bound, CacheResult, Interval, LayerResult, Result
 from simulator.scenario import Scenario
-from simulator.small_print import is_stand_in, small_print, warnings_of
+from simulator.small_print import is_stand_in, mapped_small_print, small_print, warnings_of
 from simulator.timeline import COMPUTE_OPS, Timeline
 
 Engine = Literal["simpy", "fast"]
 INTERVAL_FRAC = 0.80
 N_SAMPLES = 200  # Monte Carlo draws; the ends of the interval move by about 2 % of its width from seed to seed
 FIRST_TOKENS = 16
+
+
+class Timed(Protocol):
+    """An engine whose decisions are made: the times of its scenario for any rates."""
+
+    scenario: Scenario
+
+    def timeline(self, rates: DeviceRates, gate_sparsity: float | None = None) -> Timeline:
+        """See FastEngine."""
 
 
 def simulate(
@@ -30,16 +40,20 @@ def simulate(
     n_samples: int = N_SAMPLES,
     seed: int = 0,
     on_step: OnStep = ignore_steps,
+    read_ahead_bytes: int | None = None,
 ) -> Result:
     """
     The answer to a question; an infeasible one is answered too, with its arithmetic.
 
     The engine computes the central timeline; the intervals come from n_samples draws of the stated uncertainties,
-    timed by the fast engine with the same decisions.  on_step watches the SimPy engine.
+    timed by the fast engine with the same decisions.  on_step watches the SimPy engine.  The layout `mmap` has an
+    engine of its own; read_ahead_bytes: for that one, None takes the profile's.
     """
     prepared = prepare(question)
     if prepared.scenario is None:
         return cannot_run(prepared)
+    if question.layout == "mmap":
+        return simulate_mapped(MappedEngine(prepared, mapping_of(question, read_ahead_bytes)), n_samples, seed)
     scenario = prepared.scenario
     timeline = simulate_simpy(scenario, on_step) if engine == "simpy" else FastEngine(scenario).timeline(scenario.rates)
     fast = FastEngine(scenario, Decisions(timeline.n_misses, timeline.n_used))
@@ -51,6 +65,28 @@ def simulate(
         bound_by=bound_by(fast, scenario),
         small_print=small_print(prepared, engine, n_samples, seed),
         warnings=(*warnings_of(prepared), *_if_misses_double(fast, prepared)),
+    )
+
+
+def simulate_mapped(mapped: MappedEngine, n_samples: int = N_SAMPLES, seed: int = 0) -> Result:
+    """The answer for a mapped model file: reads are page faults, and nothing hides them."""
+    prepared, scenario = mapped.prepared, mapped.scenario
+    timeline = mapped.timeline(scenario.rates)
+    first_decode = next(i for i, step in enumerate(scenario.steps) if step.is_decode)
+    prompt = replace(scenario, steps=scenario.steps[:first_decode], n_warm_up_tokens=0)
+    prefill = MappedEngine(replace(prepared, scenario=prompt), mapped.mapping) if first_decode else None
+    speed, ttft = intervals(mapped, prepared.question, n_samples, seed, prefill)
+    page_cache = mapped.page_cache_result()
+    return replace(
+        _summary(prepared, scenario, timeline),
+        tokens_per_s=replace(speed, value=tokens_per_s(timeline, scenario.is_counted)),
+        ttft_s=ttft,
+        bound_by=bound_by(mapped, scenario),
+        cache=mapped.cache_result(),
+        layers=(),
+        page_cache=page_cache,
+        small_print=small_print(prepared, "mapped", n_samples, seed) | mapped_small_print(page_cache),
+        warnings=tuple(warnings_of(prepared)),
     )
 
 
@@ -104,7 +140,7 @@ def prefill_engine(scenario: Scenario) -> FastEngine | None:
 
 
 def intervals(
-    fast: FastEngine, question: Question, n_samples: int, seed: int, prefill: FastEngine | None = None
+    fast: Timed, question: Question, n_samples: int, seed: int, prefill: Timed | None = None
 ) -> tuple[Interval, Interval | None]:
     """
     Central tokens/s and TTFT, each with the 10th and 90th percentile over draws of the stated uncertainties.
@@ -118,27 +154,33 @@ def intervals(
         speeds.append(tokens_per_s(fast.timeline(drawn, sparsity), counted))
         if prefill is not None:
             firsts.append(float(prefill.timeline(drawn, sparsity).step_s.sum()))
-    speed = _interval(tokens_per_s(fast.timeline(central), counted), speeds)
+    speed = interval_of(tokens_per_s(fast.timeline(central), counted), speeds)
     if prefill is None:
         return speed, None
-    return speed, _interval(float(prefill.timeline(central).step_s.sum()), firsts)
+    return speed, interval_of(float(prefill.timeline(central).step_s.sum()), firsts)
 
 
-def _interval(value: float, draws: list[float]) -> Interval:
+def interval_of(value: float, draws: list[float]) -> Interval:
+    """The value with the ends of its 80 % interval over the draws, which always holds the value."""
     if not draws:
         return Interval(value, value, value)
     low, high = np.quantile(draws, [(1 - INTERVAL_FRAC) / 2, (1 + INTERVAL_FRAC) / 2])
     return Interval(value, float(min(low, value)), float(max(high, value)))
 
 
-def bound_by(fast: FastEngine, scenario: Scenario) -> Bound:
+def bound_by(fast: Timed, scenario: Scenario) -> Bound:
     """The resource whose doubling (for latency: halving) saves the most time; ties go to the first."""
-    rates = scenario.rates
 
     def seconds(changed: DeviceRates) -> float:
         return float(fast.timeline(changed).step_s[scenario.is_counted].sum())
 
-    twice: dict[Bound, DeviceRates] = {
+    twice = twice_as_fast(scenario.rates)
+    return min(twice, key=lambda name: seconds(twice[name]))
+
+
+def twice_as_fast(rates: DeviceRates) -> dict[Bound, DeviceRates]:
+    """The device with each resource doubled in turn, latency halved."""
+    return {
         "ram_bandwidth": replace(rates, ram_bytes_per_s=2 * rates.ram_bytes_per_s),
         "compute": rates.faster_compute(2),
         "storage_bandwidth": replace(
@@ -156,7 +198,6 @@ def bound_by(fast: FastEngine, scenario: Scenario) -> Bound:
             ),
         ),
     }
-    return min(twice, key=lambda name: seconds(twice[name]))
 
 
 def _summary(prepared: Prepared, scenario: Scenario, timeline: Timeline) -> Result:

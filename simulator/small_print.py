@@ -4,8 +4,10 @@ from moeplan.quantity import format_bytes, format_rate
 from simulator.memory import lap_slots
 from simulator.prefetch import PREFETCH_POLICIES
 from simulator.question import Prepared, Question, available_ram_bytes
+from simulator.result import PageCacheResult
 from simulator.scenario import WARM_UP_FRAC
 
+PAGE_BYTES = 4096
 NEAR_CLIFF_FACTOR = 1.25  # slots within this factor above a cliff are called near it
 
 
@@ -60,6 +62,18 @@ def _compute_source(prepared: Prepared) -> str:
     return f"measured times of the kernels of {table.engine}; the roofline for what was not measured"
 
 
+def mapped_small_print(page_cache: PageCacheResult) -> dict[str, str]:
+    """What differs where the operating system reads a mapped file."""
+    window = page_cache.window_bytes
+    read = "the missing page only" if window <= PAGE_BYTES else f"{format_bytes(window)} around the missing page"
+    return {
+        "expert_layout": "mmap: the model file is mapped, its experts in three tensors a layer",
+        "cache": f"page cache of {format_bytes(page_cache.capacity_bytes)}, {page_cache.eviction}; hits and misses are "
+        f"pages, a fault reads {read}",
+        "prefetch": "none but the kernel's read-ahead, which knows nothing of experts",
+    }
+
+
 def _why_context(question: Question) -> str:
     if question.context is not None:
         return " (asked for)"
@@ -102,7 +116,7 @@ def warnings_of(prepared: Prepared) -> list[str]:
             f"The RAM cap of {format_bytes(question.cap_bytes)} is more than the {format_bytes(available)} that "
             f"{question.profile.title} leaves to a program."
         )
-    if plan.verdict == "streams":
+    if plan.verdict == "streams" and question.layout != "mmap":
         found += _cliffs(prepared)
     trace = question.trace
     if is_stand_in(question) and plan.verdict != "resident":

@@ -1,22 +1,23 @@
 """
-Sweeps: the same question over a grid of RAM caps, storage speeds and policies.
+Sweeps in memory: the same question over a small grid of RAM caps, storage speeds and policies.
 
-What the cache does depends on trace, capacity and policy, not on speed, so decisions are taken once per
-(cap, cache policy) and serve every storage speed and both prefetch policies.
+The rows come from the same closed form as those of simulator.sweeps, which has more axes and keeps them on disk.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
-from simulator.engine_fast import Decisions, FastEngine, decide
-from simulator.question import Prepared, Question, prepare, question_rates, question_replay
+from simulator.question import Question
 from simulator.result import SweepRow
-from simulator.simulate import bound_by, cache_result, hidden_frac, intervals
-from simulator.timeline import Timeline
+from simulator.sweeps.axes import AXIS_NAMES
+from simulator.sweeps.definition import N_SWEEP_SAMPLES
+from simulator.sweeps.replay import lean_replay
+from simulator.sweeps.timing import cell_rows
 
-N_SWEEP_SAMPLES = 40  # Monte Carlo draws a cell: enough for an interval in a picture
+__all__ = ["N_SWEEP_SAMPLES", "Grid", "round_caps", "round_rates", "sweep"]
 
 
 @dataclass(frozen=True)
@@ -43,62 +44,52 @@ def sweep(
     seed: int = 0,
     on_row: Callable[[SweepRow], None] = lambda row: None,
 ) -> list[SweepRow]:
-    """One row a scenario in the order of the grid; on_row sees each as it is done."""
-    rows = []
-    for row in _rows(question, grid, n_samples, seed):
-        rows.append(row)
-        on_row(row)
-    return rows
+    """
+    One row a scenario in the order of the grid: caps, cache policies, prefetch policies, speeds.
+
+    on_row sees each as it is done.  Raises InputError where a scenario cannot be asked.
+    """
+    replay = lean_replay(question)
+    found: dict[tuple[int, str, str, float], SweepRow] = {}
+    for cache_policy in grid.cache_policies:
+        keys = list(
+            product(grid.ram_caps_bytes, (cache_policy,), grid.prefetch_policies, grid.storage_reads_bytes_per_s)
+        )
+        questions = [
+            replace(
+                question,
+                ram_cap_bytes=cap,
+                cache_policy=cache_policy,
+                prefetch_policy=prefetch,
+                storage_read_bytes_per_s=rate,
+            )
+            for cap, _, prefetch, rate in keys
+        ]
+        cells = [_cell(each) for each in questions]
+        for key, row in zip(keys, cell_rows(questions, cells, replay, n_samples, seed, strict=True), strict=True):
+            found[key] = row
+            on_row(row)
+    order = product(grid.ram_caps_bytes, grid.cache_policies, grid.prefetch_policies, grid.storage_reads_bytes_per_s)
+    return [found[key] for key in order]
 
 
-def _rows(question: Question, grid: Grid, n_samples: int, seed: int) -> Iterator[SweepRow]:
-    replay = question_replay(question)
-    decided: dict[tuple[str, int, int], Decisions] = {}
-    for ram_cap in grid.ram_caps_bytes:
-        for cache_policy in grid.cache_policies:
-            for prefetch_policy in grid.prefetch_policies:
-                base = replace(
-                    question, ram_cap_bytes=ram_cap, cache_policy=cache_policy, prefetch_policy=prefetch_policy
-                )
-                prepared = prepare(base, replay)
-                fast = None
-                if prepared.scenario is not None:
-                    key = (cache_policy, prepared.plan.n_slots, len(prepared.steps))
-                    if key not in decided:
-                        decided[key] = decide(prepared.scenario)
-                    fast = FastEngine(prepared.scenario, decided[key])
-                for read_rate in grid.storage_reads_bytes_per_s:
-                    cell = replace(base, storage_read_bytes_per_s=read_rate)
-                    yield _row(cell, prepared, fast, n_samples, seed)
-
-
-def _row(question: Question, prepared: Prepared, fast: FastEngine | None, n_samples: int, seed: int) -> SweepRow:
-    inputs = (question.cap_bytes, question.storage_read_bytes_per_s or 0.0, question.cache_policy, question.prefetch)
-    if fast is None:
-        return SweepRow(*inputs, "cannot_run", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "none", prepared.plan.arithmetic)
-    rates = question_rates(question)
-    scenario = replace(fast.scenario, rates=rates)
-    timeline = fast.timeline(rates)
-    speed, _ = intervals(fast, question, n_samples, seed)
-    counted = scenario.is_counted
-    cache = cache_result(prepared, timeline, counted)
-    hit_rate, bytes_per_token = (1.0, 0.0) if cache is None else (cache.hit_rate, cache.bytes_read_per_token)
-    return SweepRow(
-        *inputs,
-        verdict=prepared.plan.verdict,
-        tokens_per_s=speed.value,
-        tokens_per_s_low=speed.low,
-        tokens_per_s_high=speed.high,
-        hit_rate=hit_rate,
-        hidden_frac=hidden_frac(timeline, counted),
-        wait_s_per_token=_mean(timeline, "wait", counted),
-        bytes_read_per_token=bytes_per_token,
-        bound_by=bound_by(fast, scenario),
-    )
-
-
-def _mean(timeline: Timeline, op: str, counted: np.ndarray) -> float:
-    return float(timeline.op_s[op][counted].mean())
+def _cell(question: Question) -> dict[str, object]:
+    """The question by the names of a sweep's axes."""
+    return dict.fromkeys(AXIS_NAMES) | {
+        "model": question.model.name,
+        "hardware": question.profile.name,
+        "trace": None if question.trace is None else question.trace.header.model,
+        "layout": question.layout,
+        "context": question.context,
+        "ram_cap": question.ram_cap_bytes,
+        "cache": question.cache_policy,
+        "prefetch": question.prefetch_policy,
+        "threads": question.n_threads,
+        "ram_bandwidth": question.ram_bytes_per_s,
+        "flops": question.gemv_flop_per_s,
+        "storage_latency": question.storage_latency_s,
+        "storage_read": question.storage_read_bytes_per_s,
+    }
 
 
 def round_rates(current_bytes_per_s: float) -> tuple[float, ...]:
@@ -116,8 +107,3 @@ def round_caps(floor_bytes: int, all_bytes: int, current_bytes: int, n_caps: int
     caps = {int(-(-cap // unit) * unit) for cap in spaced}
     kept = {cap for cap in caps if abs(cap / current_bytes - 1) > 0.06}
     return tuple(sorted({*kept, current_bytes}))
-
-
-def sweep_columns(rows: Sequence[SweepRow]) -> dict[str, list[object]]:
-    """The rows as columns, for a table on disk."""
-    return {name: [getattr(row, name) for row in rows] for name in SweepRow.__dataclass_fields__}

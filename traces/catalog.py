@@ -14,8 +14,13 @@ trace_names = _SHIPPED.names
 trace_path = _SHIPPED.path
 
 
-def load_trace(name_or_path: str) -> RoutingTrace:
-    """A shipped trace, a trace file or the folder of a recorded run. Raises InputError."""
+def trace_file(name_or_path: str) -> Path:
+    """The file of a shipped trace, a trace file or the folder of a recorded run. Raises InputError."""
     path = trace_path(name_or_path)
     recorded = path / RECORDED
-    return read_trace(recorded if recorded.is_file() else path)
+    return recorded if recorded.is_file() else path
+
+
+def load_trace(name_or_path: str) -> RoutingTrace:
+    """The trace of a name, a file or the folder of a recorded run. Raises InputError."""
+    return read_trace(trace_file(name_or_path))

@@ -1,17 +1,26 @@
 """
 Decode fixed token ids with llama.cpp and print one JSON line; a process of its own, so that it can be put in a limit.
 
-    python -m parity.decode_llama_cpp MODEL TOKENS.json --n-prompt 16 --threads 2 [--no-repack]
+    python -m parity.decode_llama_cpp MODEL TOKENS.json --n-prompt 16 --threads 2 [--no-repack] [--no-read-ahead]
+
+Beside the speed it says what the process itself was charged for the counted tokens: bytes read from storage and major
+faults, and the anonymous memory that it holds.
 """
 
 import argparse
+import ctypes
 import json
+import os
+import re
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import llama_cpp
 
 from parity.llama_cpp_engine import patched_defaults
+
+MADV_RANDOM = 1  # <bits/mman-linux.h>
 
 
 def main() -> None:
@@ -23,6 +32,7 @@ def main() -> None:
     parser.add_argument("--n-warm-up", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-repack", action="store_true")
+    parser.add_argument("--no-read-ahead", action="store_true", help="madvise(MADV_RANDOM) once it is loaded")
     args = parser.parse_args()
     tokens = json.loads(args.tokens.read_text())
     with patched_defaults(None, not args.no_repack):
@@ -34,15 +44,54 @@ def main() -> None:
             flash_attn=False,
             verbose=False,
         )
+    if args.no_read_ahead:
+        _without_read_ahead(args.model)
     llama.eval(tokens[: args.n_prompt])
-    seconds = []
+    seconds, read, faults = [], [_bytes_read()], [_major_faults()]
     for token in tokens[args.n_prompt :]:
         began = time.perf_counter()
         llama.eval([token])
         seconds.append(time.perf_counter() - began)
-    counted = seconds[args.n_warm_up :]
-    print(json.dumps({"tokens_per_s": len(counted) / sum(counted), "n_counted_tokens": len(counted)}))
+        read.append(_bytes_read())
+        faults.append(_major_faults())
+    n_warm, n_counted = args.n_warm_up, len(seconds) - args.n_warm_up
+    result = {
+        "tokens_per_s": n_counted / sum(seconds[n_warm:]),
+        "n_counted_tokens": n_counted,
+        "bytes_read_per_token": (read[-1] - read[n_warm]) / n_counted,
+        "faults_per_token": (faults[-1] - faults[n_warm]) / n_counted,
+        "anonymous_bytes": _anonymous_bytes(),
+        "seconds": seconds,
+        "bytes_read": [after - before for before, after in pairwise(read)],
+    }
+    print(json.dumps(result))
+
+
+def _without_read_ahead(model: Path) -> None:
+    """Take the read-ahead of this process's mapping of the model away."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith(str(model.resolve())):
+            start, stop = (int(text, 16) for text in line.split()[0].split("-"))
+            if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), MADV_RANDOM):
+                raise OSError(ctypes.get_errno(), "madvise")
+
+
+def _bytes_read() -> int:
+    """What this process made storage read; page cache hits are not in it."""
+    return int(re.search(r"read_bytes: (\d+)", Path("/proc/self/io").read_text())[1])  # type: ignore[index]
+
+
+def _major_faults() -> int:
+    """Field 12 of /proc/self/stat, counted after the process's name, over all its threads."""
+    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[9])
+
+
+def _anonymous_bytes() -> int:
+    """Resident memory without a file behind it."""
+    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1])  # type: ignore[index]
 
 
 if __name__ == "__main__":
+    assert os.name == "posix"
     main()

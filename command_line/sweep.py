@@ -1,0 +1,183 @@
+"""`moeplan sweep`: many scenarios into one folder, on local processes or a Dask cluster; killed, it can go on."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_line.console import answer_console
+from command_line.progress import resumed_bar
+from moeplan.errors import InputError
+
+if TYPE_CHECKING:
+    from simulator.result import SweepRow
+    from simulator.sweeps.definition import SweepDefinition
+    from simulator.sweeps.schedulers import Scheduler
+
+MAX_SHOWN_ROWS = 500  # on a terminal; the table has them all
+
+
+Models = Annotated[str | None, typer.Option("--model", metavar="M,...", help="Shipped model names or YAML files.")]
+Devices = Annotated[str | None, typer.Option("--hardware", metavar="H,...", help="Shipped device names or YAML files.")]
+Traces = Annotated[
+    str | None, typer.Option("--trace", metavar="T,...", help="Shipped trace names or files; none for a dense model.")
+]
+Caps = Annotated[
+    str | None,
+    typer.Option(
+        "--ram-cap",
+        metavar="SIZES",
+        help='E.g. "1GiB,2GiB", "1GiB..16GiB:20" (a range in 20 steps) or own (all there is).',
+    ),
+]
+Reads = Annotated[
+    str | None,
+    typer.Option(
+        "--storage-read",
+        metavar="RATES",
+        help='Sequential reads, e.g. "0.5GB/s,2GB/s", "0.5GB/s..8GB/s:20"; default: own.',
+    ),
+]
+Latencies = Annotated[
+    str | None,
+    typer.Option("--storage-latency", metavar="TIMES", help='Latencies of a request, e.g. "50us,200us"; default: own.'),
+]
+Bandwidths = Annotated[
+    str | None,
+    typer.Option("--ram-bandwidth", metavar="RATES", help="Sustained reads of weights from RAM; default: own."),
+]
+Flops = Annotated[
+    str | None,
+    typer.Option(
+        "--flops", metavar="RATES", help='Decode rates, e.g. "50GFLOP/s"; prefill and overheads go along; default: own.'
+    ),
+]
+ThreadCounts = Annotated[
+    str | None,
+    typer.Option("--threads", metavar="N,...", help="Threads for which the device has figures; default: own."),
+]
+Contexts = Annotated[
+    str | None,
+    typer.Option("--context", metavar="N,...", help="Tokens in the KV cache when decode begins; default: the trace's."),
+]
+TopKs = Annotated[
+    str | None,
+    typer.Option(
+        "--top-k", metavar="N,...", help="Experts a token and layer; needs a trace of that shape or --adapt-trace."
+    ),
+]
+Quantisations = Annotated[
+    str | None,
+    typer.Option("--quantisation", metavar="TYPES", help="Types of the big matrices, e.g. q4_0,q8_0; default: own."),
+]
+Layouts = Annotated[str | None, typer.Option("--layout", metavar="NAMES", help="bundle, split; default: bundle.")]
+Caches = Annotated[str | None, typer.Option("--cache", metavar="NAMES", help="Cache policies; default: lru.")]
+Prefetches = Annotated[
+    str | None, typer.Option("--prefetch", metavar="NAMES", help="Prefetch policies; default: what the router allows.")
+]
+
+
+def sweep(
+    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder for sweep.parquet and report.html.")],
+    model: Models = None, hardware: Devices = None, trace: Traces = None, ram_cap: Caps = None,
+    storage_read: Reads = None, storage_latency: Latencies = None, ram_bandwidth: Bandwidths = None,
+    flops: Flops = None, threads: ThreadCounts = None, context: Contexts = None, top_k: TopKs = None,
+    quantisation: Quantisations = None, layout: Layouts = None, cache: Caches = None, prefetch: Prefetches = None,
+    file: Annotated[Path | None, typer.Option("--file", metavar="YAML", help="The axes; options go before it.")] = None,
+    start: Annotated[str | None, typer.Option("--start", help="warm or cold; default: warm.")] = None,
+    lm_head_predictor: Annotated[
+        bool | None, typer.Option("--lm-head-predictor", help="Use the model's LM-head predictor (lossy).")
+    ] = None,
+    adapt_trace: Annotated[
+        bool | None, typer.Option("--adapt-trace", help="Stretch a trace of another shape over the model.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the interval's draws; default: 0.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; default: one a core.")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A running Dask cluster computes instead.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the sweep in DIR; what it is need not be said again.")
+    ] = False,
+    with_report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Draw report.html, a second or two for a large map.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:  # fmt: skip
+    """The speed over a grid of anything: RAM caps, storage speeds, policies, contexts, models, devices."""
+    given = {
+        "model": model, "hardware": hardware, "trace": trace, "quantisation": quantisation, "top_k": top_k,
+        "layout": layout, "context": context, "ram_cap": ram_cap, "cache": cache, "prefetch": prefetch,
+        "threads": threads, "ram_bandwidth": ram_bandwidth, "flops": flops, "storage_latency": storage_latency,
+        "storage_read": storage_read,
+    }  # fmt: skip
+    settings = {
+        "start": start, "lm_head_predictor": lm_head_predictor, "adapt_trace": adapt_trace, "seed": seed,
+    }  # fmt: skip
+    from command_line.sweep_folder import sweep_conditions, write_sweep_report_of
+    from simulator.sweeps.run import read_rows, run_sweep
+
+    definition = _definition(output, file, given, settings, resume)
+    with resumed_bar("simulating scenarios", definition.n_scenarios) as on_rows:
+        chosen = _scheduler(workers, scheduler)
+        run_sweep(definition, output, chosen, conditions=sweep_conditions, on_rows=on_rows)
+    rows = read_rows(output)
+    without = write_sweep_report_of(output, rows) if with_report else "not asked for"
+    if as_json:
+        print(json.dumps({"schema_version": 1, "rows": [asdict(row) for row in rows]}, indent=1))
+        return
+    _show(definition, rows, output)
+    print(f"report: {output / 'report.html'}" if not without else f"no report.html: {without}")
+
+
+def _definition(
+    output: Path, file: Path | None, given: dict[str, str | None], settings: dict[str, Any], resume: bool
+) -> "SweepDefinition":
+    """What is to be computed: said now, or found in the folder."""
+    from simulator.sweeps.axes import AXES, parse_axis
+    from simulator.sweeps.definition import SweepDefinition, define
+    from simulator.sweeps.store import read_manifest
+
+    said = {axis.name: text for axis in AXES if (text := given[axis.name]) is not None}
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    if resume and not said and not chosen and file is None:
+        found = read_manifest(output)
+        if found is None:
+            raise InputError("--resume", "must have a sweep in the folder to go on with", str(output))
+        return SweepDefinition.from_json(found["definition"])
+    axes = {axis.name: parse_axis(axis, said[axis.name], axis.option) for axis in AXES if axis.name in said}
+    return define(file, axes, chosen)
+
+
+def _scheduler(workers: int | None, address: str | None) -> "Scheduler":
+    if address is None:
+        from simulator.sweeps.schedulers import local
+
+        return local(workers)
+    if workers is not None:
+        raise InputError("--workers", "must be left out with --scheduler", workers, "the cluster has its own")
+    from simulator.sweeps.dask_scheduler import dask
+
+    return dask(address)
+
+
+def _show(definition: "SweepDefinition", rows: "list[SweepRow]", output: Path) -> None:
+    """The matrices on the terminal, the scenarios that failed, and what a reader must not miss."""
+    from command_line.sweep_folder import read_sweep
+    from reports.terminal import render_sweep
+
+    told = [row for row in rows if row.verdict != "failed"]
+    if len(told) > MAX_SHOWN_ROWS:
+        best = max(row.tokens_per_s for row in told)
+        print(f"{len(rows)} scenarios, the fastest with {best:.3g} tokens/s: {output / 'sweep.parquet'}")
+    elif told:
+        render_sweep(told, answer_console())
+    failed = [row for row in rows if row.verdict == "failed"]
+    for reason in list(dict.fromkeys(row.reason for row in failed))[:5]:
+        print(f"! {sum(row.reason == reason for row in failed)} scenarios failed: {reason}")
+    _, conditions = read_sweep(output)
+    warning = conditions.get("before you rely on this")
+    if warning:
+        print(f"! {warning}")

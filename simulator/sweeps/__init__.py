@@ -1,0 +1,1 @@
+"""Sweeps on disk: many scenarios, resumable, over local processes or a Dask cluster."""
