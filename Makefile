@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check lint types format wheel clean evaluate quality mismatch samples parity kills compare overlap validate
+.PHONY: run test check lint types format wheel clean evaluate quality mismatch samples parity validate-llamacpp kills compare overlap validate
 
 MODEL := reference_runtime/weights/tiny-smallthinker-q8_0.gguf
 CORPUS ?= output/corpus
@@ -81,6 +81,10 @@ validate: $(GRID)/profile.yaml $(BIG)
 $(GRID)/profile.yaml: | $(READY)
 	mkdir -p $(GRID)
 	$(BIN)/moeplan hardware probe --output $@
+
+# The simulator against llama.cpp: in RAM, and, as root on control groups v1, on a mapped file under a memory limit.
+validate-llamacpp: $(PARITY)/.ready $(BIG)
+	PYTHONPATH=.:tests $(PARITY)/bin/python -m parity.validate_llama_cpp $(BIG) --output output/validate-llamacpp.json
 
 $(BIG): | $(READY)
 	$(BIN)/moeplan model synthesize --model smallthinker-4b-a0.6b --quantisation Q4_0 --output $(BIG)

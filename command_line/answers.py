@@ -25,7 +25,10 @@ RamCap = Annotated[str | None, typer.Option("--ram-cap", metavar="SIZE", help="R
 StorageRead = Annotated[
     str | None, typer.Option("--storage-read", metavar="RATE", help='Sequential read, e.g. "3 GB/s"; latencies stay.')
 ]
-Cache = Annotated[str, typer.Option("--cache", help="Cache policy: lru, lru-per-layer.")]
+Cache = Annotated[
+    str,
+    typer.Option("--cache", help="lru, lru-per-layer, lfu, lfu-decay, fifo, clock, s3-fifo, sieve; belady: a bound."),
+]
 Prefetch = Annotated[
     str | None, typer.Option("--prefetch", help="none or pre-attention; default: what the router allows.")
 ]

@@ -39,7 +39,7 @@ WarmUp = Annotated[int, _option("Decode tokens that run first and do not count."
 RamCap = Annotated[str | None, _option("RAM for all that the model needs; none: everything is resident.", "SIZE")]
 Limit = Annotated[str | None, _option('Stand in for a slower drive, e.g. "200 MB/s".', "RATE")]
 Latency = Annotated[str | None, _option('Latency of every read of that drive, e.g. "80 us".', "TIME")]
-Cache = Annotated[str, _option("Cache policy: lru, lru-per-layer.")]
+Cache = Annotated[str, _option("lru, lru-per-layer, lfu, lfu-decay, fifo, clock, s3-fifo or sieve.")]
 Prefetch = Annotated[str | None, _option("none or pre-attention; default: what the router allows.")]
 Layout = Annotated[
     str | None, _option("bundle (1 read an expert) or split (3 of the model file); default: bundle once prepared.")

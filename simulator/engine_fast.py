@@ -25,8 +25,16 @@ class Decisions:
     n_used: np.ndarray
 
 
+MANY_ACCESSES = 200_000  # from here on a compiled pass is faster than a policy in Python, its loading (0.6 s) included
+
+
 def decide(scenario: Scenario) -> Decisions:
-    """Run the cache policy over the steps."""
+    """Run the cache policy over the steps; over many of them as a compiled pass, which decides the same."""
+    n_accesses = sum(len(row) for step in scenario.steps for row in step.rows)
+    if n_accesses >= MANY_ACCESSES and not scenario.preloaded:
+        counted = _counted_pass(scenario)
+        if counted is not None:
+            return counted
     cache = first_cache(scenario)
     shape = (len(scenario.steps), scenario.model.n_moe_layers)
     n_misses, n_used = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
@@ -36,6 +44,20 @@ def decide(scenario: Scenario) -> Decisions:
             n_misses[index, layer] = len(missing)
             n_used[index, layer] = len(row)
     return Decisions(n_misses, n_used)
+
+
+def _counted_pass(scenario: Scenario) -> Decisions | None:
+    """None for a policy that has no pass."""
+    from simulator.cache_passes.miss_counts import PASSES, miss_counts
+    from simulator.cache_passes.rows import rows_of_steps
+
+    experts = scenario.model.experts
+    if experts is None or scenario.cache_policy not in PASSES:
+        return None
+    shape = (len(scenario.steps), scenario.model.n_moe_layers)
+    rows = rows_of_steps(scenario.steps, scenario.model.n_moe_layers, experts.n_experts)
+    n_misses = miss_counts(rows, scenario.cache_policy, [scenario.n_slots])[:, 0]
+    return Decisions(n_misses.reshape(shape).astype(np.int32), rows.n_used.reshape(shape).astype(np.int32))
 
 
 class FastEngine:

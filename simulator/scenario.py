@@ -17,7 +17,7 @@ from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
 from simulator.expert_layout import ExpertLayout
 from simulator.model.spec import ModelSpec
-from simulator.policies import CachePolicy, make_policy
+from simulator.policies import OFFLINE_POLICIES, CachePolicy, make_policy
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace
 
 PREFILL_CHUNK_TOKENS = 512  # the micro-batch that llama.cpp takes by default (n_ubatch)
@@ -109,12 +109,21 @@ def steps_of(
 
 
 def first_cache(scenario: Scenario) -> CachePolicy:
-    """The expert cache as the first step finds it: empty, or with all experts where they are preloaded."""
-    model = scenario.model
-    cache = make_policy(scenario.cache_policy, scenario.n_slots, max(1, model.n_moe_layers))
+    """
+    The expert cache as the first step finds it: empty, or with all experts where they are preloaded.
+
+    A policy that must know the future is told the rows of the scenario.
+    """
+    model, name = scenario.model, scenario.cache_policy
+    preload = []
     if scenario.preloaded and model.experts is not None:
-        for layer in range(model.n_moe_layers):
-            cache.access_row(layer, range(model.experts.n_experts))
+        preload = [(layer, range(model.experts.n_experts)) for layer in range(model.n_moe_layers)]
+    future = None
+    if name in OFFLINE_POLICIES:
+        future = [*preload, *((layer, row) for step in scenario.steps for layer, row in enumerate(step.rows))]
+    cache = make_policy(name, scenario.n_slots, max(1, model.n_moe_layers), future)
+    for layer, row in preload:
+        cache.access_row(layer, row)
     return cache
 
 

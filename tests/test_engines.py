@@ -13,6 +13,7 @@ from simulator.engine_fast import simulate_fast
 from simulator.engine_simpy import simulate_simpy, simulate_with_records
 from simulator.expert_layout import ExpertLayout
 from simulator.model.size import expert_bytes
+from simulator.policies import OFFLINE_POLICIES, POLICIES
 from simulator.scenario import Scenario, steps_of
 from simulator.timeline import Timeline
 from tests.conftest import device_rates, make_trace, random_trace, storage_model, tiny_model
@@ -279,3 +280,13 @@ def test_relu_sparsity_scales_the_bytes_of_up_and_down() -> None:
     model = tiny_model(experts={"gate_sparsity": sparsity})
     work = costs.expert_ffn_work(model, 2)
     assert work.n_bytes == pytest.approx(2 * 0.6 * expert_bytes(model))
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, *OFFLINE_POLICIES])
+def test_both_engines_agree_for_every_policy(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the fast engine takes its decisions in a compiled pass."""
+    scenario = scenario_of(seed=3, n_tokens=60, cache_policy=policy)
+    expected = simulate_simpy(scenario)
+    assert_equal(simulate_fast(scenario), expected)
+    monkeypatch.setattr("simulator.engine_fast.MANY_ACCESSES", 0)
+    assert_equal(simulate_fast(scenario), expected)
