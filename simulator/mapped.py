@@ -34,12 +34,14 @@ class Mapping:
     """
     How the file is mapped.
 
-    read_ahead_bytes: the device's setting, 0 or a mapping advised as random: none; storage: the device as faults see it
-    through the page cache, None takes the profile's; other_bytes: what else counts against the RAM cap, beside keys,
-    values and activations.
+    read_ahead_bytes: the device's setting while tokens run, 0 or a mapping advised as random: none; load_bytes: its
+    setting while the file was loaded, None for the same (the folios of that time stay, and waste room where only a part
+    of one is needed); storage: the device as faults see it through the page cache, None takes the profile's;
+    other_bytes: what else counts against the RAM cap, beside keys, values and activations.
     """
 
     read_ahead_bytes: int
+    load_bytes: int | None = None
     eviction: Eviction = "two-list"
     storage: StorageModel | None = None
     other_bytes: int = 0
@@ -47,13 +49,22 @@ class Mapping:
     @property
     def window_pages(self) -> int:
         """Pages that a fault reads."""
-        return max(1, SEQUENTIAL_FACTOR * self.read_ahead_bytes // PAGE_BYTES)
+        return _window_pages(self.read_ahead_bytes)
+
+    @property
+    def load_window_pages(self) -> int:
+        """Pages that a fault read while the file was loaded."""
+        return _window_pages(self.read_ahead_bytes if self.load_bytes is None else self.load_bytes)
 
 
 def mapping_of(question: Question, read_ahead_bytes: int | None = None) -> Mapping:
-    """The mapping with a read-ahead, None for the profile's own."""
+    """The mapping with a read-ahead, None for the profile's own; without any, the file was loaded with that."""
     own = int(question.profile.storage.read_ahead.value)
-    return Mapping(own if read_ahead_bytes is None else read_ahead_bytes)
+    return Mapping(own if read_ahead_bytes is None else read_ahead_bytes, load_bytes=read_ahead_bytes or own)
+
+
+def _window_pages(read_ahead_bytes: int) -> int:
+    return max(1, SEQUENTIAL_FACTOR * read_ahead_bytes // PAGE_BYTES)
 
 
 class MappedEngine:
@@ -135,10 +146,11 @@ class MappedEngine:
 
     def _replay(self) -> tuple[Touched, ...]:
         file, trace = mapped_file(self.scenario.model), self.prepared.question.trace
-        cache = PageCache(file.n_pages, self.capacity_pages, self.mapping.window_pages, self.mapping.eviction)
+        cache = PageCache(file.n_pages, self.capacity_pages, self.mapping.load_window_pages, self.mapping.eviction)
         ids = None if trace is None else trace.token_id
         if self.prepared.question.start == "warm":  # llama.cpp maps with MAP_POPULATE: the file's last part is resident
             cache.touch(np.array([[0, file.n_pages]], np.int64))
+        cache.set_window(self.mapping.window_pages)
 
         def touch(step: Step) -> Touched:
             # without recorded token ids every token takes the first row of the embedding

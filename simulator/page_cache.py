@@ -57,14 +57,24 @@ class PageCache:
         """Empty."""
         self._lists = lists.new_lists(n_pages)
         self._numbers = np.zeros(lists.N_NUMBERS, np.int64)
-        self._numbers[lists.WINDOW] = max(1, window_pages)
-        self._numbers[lists.CAPACITY] = max(2 * window_pages, capacity_pages)
+        self._numbers[lists.CAPACITY] = max(1, capacity_pages)
         self._numbers[lists.IS_LRU] = eviction == "lru"
+        self.set_window(window_pages)
+
+    def set_window(self, window_pages: int) -> None:
+        """From now on a fault reads so many pages around its own, 1: itself only; folios in RAM stay what they are."""
+        self._numbers[lists.WINDOW] = max(1, window_pages)
 
     @property
     def n_resident(self) -> int:
         """Pages in RAM."""
         return int(self._numbers[lists.N_RESIDENT])
+
+    def folios(self) -> list[tuple[int, int]]:
+        """(first page, pages) of every folio in RAM."""
+        _, _, bits, size, head, _ = self._lists
+        pages = np.flatnonzero(bits & lists.RESIDENT)
+        return [(int(first), int(size[first])) for first in pages[head[pages] == pages]]
 
     @property
     def page_bits(self) -> np.ndarray:

@@ -138,7 +138,7 @@ def touch_runs(lists, numbers, runs, counts):  # type: ignore[no-untyped-def]
                     read_around(lists, numbers, counts, page)
                 else:
                     counts[MINOR_FAULTS] += 1
-                if bits[head[page]] & MARKED:
+                if bits[page] & RESIDENT and bits[head[page]] & MARKED:
                     read_ahead(lists, numbers, counts, page)
                 if bits[page] & RESIDENT:
                     map_around(lists, page)

@@ -137,6 +137,28 @@ def test_two_lists_keep_what_comes_again_through_a_scan() -> None:
     assert np.mean(misses["two-list"][21:]) < 40
 
 
+@pytest.mark.parametrize("eviction", ["lru", "two-list"])
+def test_a_folio_comes_and_goes_as_one(eviction: str) -> None:
+    """
+    Whatever was loaded with large windows and then read page by page: resident pages are whole folios, each an aligned
+    power of two of pages, none in two of them; and the first ones left really were larger than a page.
+    """
+    cache = PageCache(40_000, 20_000, 4096, eviction)  # type: ignore[arg-type]
+    cache.touch(runs((0, 40_000)))
+    largest = []
+    cache.set_window(1)
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        folios = cache.folios()
+        pages = np.concatenate([np.arange(first, first + n_pages) for first, n_pages in folios])
+        assert (np.sort(pages) == resident(cache)).all()
+        assert all(n_pages & (n_pages - 1) == 0 and first % n_pages == 0 for first, n_pages in folios)
+        largest.append(max(n_pages for _, n_pages in folios))
+        touched = [cache.touch(runs((place, place + 30))) for place in rng.integers(0, 39_000, 30).tolist()]
+        assert all(one.n_pages_read == one.n_misses for one in touched)
+    assert largest[0] >= 16
+
+
 def test_more_memory_never_reads_more_under_lru() -> None:
     """LRU without read-ahead is a stack algorithm."""
     rng = np.random.default_rng(2)

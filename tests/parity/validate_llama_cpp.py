@@ -124,7 +124,7 @@ def mapped_rows(
             tokens.write_text(json.dumps(_token_ids(cut["ours"])))
             runs = [_mapped_run(path, tokens, limit, kib) for _ in range(n_runs)]
             held = round(median(run["anonymous_bytes"] for run in runs) + PAGE_TABLE_FRAC * path.stat().st_size)
-            mapping = Mapping(0 if kib is None else kib * 1024, storage=costs[kib])
+            mapping = Mapping(0 if kib is None else kib * 1024, load_bytes=_load_bytes(path, kib), storage=costs[kib])
             results = {name: _mapped_result(spec, profile, trace, limit, mapping, held) for name, trace in cut.items()}
             case = f"{limit / 1e9} GB, read-ahead {_kib(kib)}"
             (ours, speed, seconds), (theirs, _, _) = results["ours"], results["theirs"]
@@ -153,6 +153,11 @@ def _mapped_result(
     assert result.page_cache is not None
     assert result.tokens_per_s is not None
     return result.page_cache, result.tokens_per_s.value, result.seconds_per_token
+
+
+def _load_bytes(path: Path, kib: int | None) -> int | None:
+    """Without read-ahead the file is loaded with the drive's own, and advised as random afterwards."""
+    return read_ahead_bytes(path) if kib is None else kib * 1024
 
 
 def _kib(kib: int | None) -> str:
