@@ -14,8 +14,8 @@ table the cost equations take their times from it; the roofline stays for what t
     attention_rest   hidden size                              tokens         norms, RoPE, appending keys and values,
                                                                              sums, asking the cache for a row it has
     router           experts x hidden size                    tokens         scores, top-k and weights
-    issue            1                                        misses         issuing the reads of a row, on the thread
-                                                                             that computes
+    issue            bytes of one expert, as read             misses         what a row's reads cost the thread that
+                                                                             computes meanwhile
     row              1                                        1              what a row costs beside its products
     step             hidden size                              tokens         what a step costs beside its layers
 
@@ -114,6 +114,17 @@ class KernelTimes:
             self._points[key] = _nested(own)
         self.seconds: Callable[[Call], float] = lru_cache(maxsize=65536)(self._seconds)
 
+    def largest_product_bytes_per_s(self) -> float | None:
+        """Bytes per second of the largest product of one token that was measured, None without one."""
+        rates = [
+            (size, size / curve[1][-1])
+            for (op, _), by_set in self._points.items()
+            if op == "gemv"
+            for curve in by_set[max(by_set)][0.0].values()
+            for size in curve[0][-1:]
+        ]
+        return max(rates)[1] if rates else None
+
     def has(self, call: Call) -> bool:
         """Whether the table has times of this op on this type."""
         return (call.op, call.type) in self._points
@@ -164,4 +175,7 @@ def _between(points: Mapping[float, float], x: float, clip_high: bool = False) -
         return points[xs[0]] * x / xs[0]
     upper = min(bisect.bisect_left(xs, x), len(xs) - 1)
     low, high = xs[upper - 1], xs[upper]
-    return points[low] + (points[high] - points[low]) * (x - low) / (high - low)
+    slope = (points[high] - points[low]) / (high - low)
+    if x > high:  # more work never takes less time
+        return points[high] + max(0.0, slope) * (x - high)
+    return points[low] + slope * (x - low)

@@ -171,4 +171,5 @@ def sample_rates(
         contended_compute_frac=compute_frac,
         contended_read_frac=read_frac,
         kernel_factor=kernels,
+        timer_lag_s=central.timer_lag_s * (1.0 if profile.cpu.timer_lag is None else factor(profile.cpu.timer_lag)),
     )

@@ -56,6 +56,13 @@ class StorageModel:
             return lane_s, bus_s
         return max(0.0, lane_s + bus_s - limit_s), limit_s
 
+    def lag_s(self, request_bytes: int) -> float:
+        """How late a request under the limiter ends: 0 where the device itself takes longer than the limiter asks."""
+        own_s = self.latency_s + self.request_overhead_s + (self.lane_s_per_byte + self.bus_s_per_byte) * request_bytes
+        if self.limit_bytes_per_s is None or request_bytes / self.limit_bytes_per_s <= own_s:
+            return 0.0
+        return self.limit_lag_s
+
     def seconds_per_request(self, request_bytes: int) -> float:
         """Seconds between the arrivals of requests that are issued all at once."""
         n_pieces, piece_bytes = self.pieces(request_bytes)
@@ -96,4 +103,4 @@ def _burst_s(storage: StorageModel, n_requests: int, request_bytes: int) -> floa
         at_bus = heapq.heappop(free_lanes) + lane_s
         bus_free = max(bus_free, at_bus) + bus_s
         heapq.heappush(free_lanes, bus_free)
-    return bus_free + (0.0 if storage.limit_bytes_per_s is None else storage.limit_lag_s)
+    return bus_free + storage.lag_s(piece_bytes)

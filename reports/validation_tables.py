@@ -48,6 +48,7 @@ def findings(result: ValidationResult) -> list[str]:
         f"80 % interval: {plain_percent(every.interval_coverage_frac)} of the measured values lie inside.",
         f"Verdict t_attention >= t_prefetch, clear pairs: {verdict_text(result.clear_verdicts)}.",
         f"All pairs with a miss: {verdict_text(result.verdicts)}.",
+        f"All pairs of the cells near the boundary: {verdict_text(result.boundary_verdicts)}.",
         f"Cells near the boundary (median t_prefetch / t_attention from 0.5 to 2): {result.n_boundary_cells}.",
     ]
     drift = result.drift

@@ -147,9 +147,9 @@ def attention_work(model: ModelSpec, layer: int, context: int, n_tokens: int = 1
     return Work(model_size.attention_bytes_per_layer(model, layer) + kv_bytes, n_flop, ATTENTION_KERNELS, calls)
 
 
-def issue_work(n_misses: int) -> Work:
-    """What the computing thread spends on issuing a row's reads beside attention; nothing where it was not measured."""
-    return Work(0, 0, 0, kernel_calls.issue_calls(n_misses))
+def issue_work(n_misses: int, expert_bytes: int) -> Work:
+    """What a row's reads cost the computing thread beside attention; nothing where it was not measured."""
+    return Work(0, 0, 0, kernel_calls.issue_calls(n_misses, expert_bytes))
 
 
 def attention_flop_per_pair(model: ModelSpec) -> float:
@@ -222,8 +222,8 @@ class StepCosts:
         self.embedding_s = lru_cache(maxsize=None)(self._embedding_s)
         self._kind_layer = representative_layers(model)
 
-    def _issue_s(self, n_misses: int) -> float:
-        return seconds(issue_work(n_misses), self.rates)
+    def _issue_s(self, n_misses: int, expert_bytes: int) -> float:
+        return seconds(issue_work(n_misses, expert_bytes), self.rates)
 
     def _router_s(self, n_tokens: int) -> float:
         return seconds(router_work(self.model, n_tokens), self.rates, n_tokens)

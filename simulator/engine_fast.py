@@ -135,8 +135,8 @@ class FastEngine:
 
     def _issue_table(self, rates: DeviceRates) -> np.ndarray:
         """Seconds that the computing thread spends on issuing the reads of 0, 1, ... experts."""
-        most = int(self.decisions.n_misses.max(initial=0))
-        return np.array([costs.seconds(costs.issue_work(n), rates) for n in range(most + 1)])
+        most, n_bytes = int(self.decisions.n_misses.max(initial=0)), self.scenario.layout.padded_bytes
+        return np.array([costs.seconds(costs.issue_work(n, n_bytes), rates) for n in range(most + 1)])
 
     def _burst_table(self, rates: DeviceRates) -> np.ndarray:
         """Seconds to read 0, 1, ... experts issued at once from idle storage, when nothing else runs."""

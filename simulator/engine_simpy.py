@@ -111,8 +111,9 @@ class Machine:
             with self.bus.request() as bus:
                 yield bus
                 yield clock.reached(clock.now() + bus_s)
-        if self.storage.limit_bytes_per_s is not None and self.storage.limit_lag_s > 0:
-            yield clock.reached(clock.now() + self.storage.limit_lag_s)
+        lag_s = self.storage.lag_s(request_bytes)
+        if lag_s > 0:
+            yield clock.reached(clock.now() + lag_s)
         self._count(n_reading=-1)
 
     def _count(self, n_computing: int = 0, n_reading: int = 0) -> None:
@@ -183,7 +184,7 @@ class _Run:
             top_k_known = self.env.now
             missing = self._look_up(index, moe_index, row)
             arrival = self._issue(missing)
-            attention_s += costs.issue_s(len(missing))
+            attention_s += costs.issue_s(len(missing), self.scenario.layout.padded_bytes)
             yield from self._compute(index, step, "attention", layer, attention_s)
         else:
             yield from self._compute(index, step, "attention", layer, attention_s)

@@ -80,7 +80,7 @@ FULL = (
     row("experts", 100, "9 us", count=4), row("experts", 100_000, "220 us", count=4),
     row("attend", 10, "1 us"), row("attend", 10_000, "30 us"),
     row("attend_chunk", 10, "3 us", count=8), row("attention_rest", 32, "7 us"),
-    row("router", 64, "11 us"), row("row", 1, "2 us"), row("issue", 1, "6 us"), row("issue", 1, "9 us", count=2),
+    row("router", 64, "11 us"), row("row", 1, "2 us"), row("issue", 8192, "6 us"), row("issue", 8192, "9 us", count=2),
     row("step", 32, "13 us"),
 )  # fmt: skip
 

@@ -131,15 +131,18 @@ class ModelInMemory:
 
 
 def op_seconds(clock: OpClock, n_skipped: int) -> dict[str, float]:
-    """Median seconds of each operation, over the layers and all steps but the first n_skipped."""
-    seconds: dict[str, list[float]] = defaultdict(list)
+    """
+    Seconds of each operation: the mean over the layers, which are not all alike (RoPE or none), of each one's median
+    over all steps but the first n_skipped.
+    """
+    seconds: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     step, last = -1, 0.0
-    for op, _, end_s in clock.marks:
+    for op, layer, end_s in clock.marks:
         step += op == "start"
         if op != "start" and step >= n_skipped:
-            seconds[op].append(end_s - last)
+            seconds[op][layer].append(end_s - last)
         last = end_s
-    return {op: float(np.median(seconds[op])) for op in OPS}
+    return {op: float(np.mean([np.median(values) for values in seconds[op].values()])) for op in OPS}
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """
-What it costs the computing thread to ask for a row of experts that are not there: the request of a row with misses less
-that of the same row when it is there.
+What reads cost the computing thread: asking for a row of experts that are not there and computing while they come, less
+the same with the row there.  It holds issuing, the readers' turns at the interpreter's lock, and their wake-ups.
 """
 
+from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
@@ -22,6 +23,7 @@ from simulator.policies import make_policy
 MISSES = (1, 2, 4)
 N_SLOTS, N_EXPERTS = 2 * MISSES[-1], 64
 N_ROWS = 12  # a sample is the median of so many
+COMPUTE_S = 6e-4  # about the attention of a layer, in which the reads run
 LEAST_S = 1e-8
 
 
@@ -44,36 +46,55 @@ class FileStore:
 
 
 class Issues:
-    """Rows with misses, on experts of the plan's second shape."""
+    """Rows with misses of experts of one size."""
 
-    def __init__(self, file: ProbeFile, plan: Plan) -> None:
+    def __init__(self, file: ProbeFile, plan: Plan, places: Places) -> None:
         """Raises InputError where the system has too little memory."""
-        store = FileStore(file, places_of(plan.shapes[1], GGMLQuantizationType.Q4_0))
+        store = FileStore(file, places)
         policy = make_policy("lru", N_SLOTS, 1)
+        self.expert_bytes = store.layout.padded_bytes
         self._arena_bytes, self._next = plan.arena_bytes, 0
         self._experts = StreamedExperts(store, policy, n_slots=N_SLOTS, top_k=MISSES[-1])
 
-    def measure(self, n_threads: int, samples: Samples) -> None:
-        """One sample for each number of misses."""
+    def measure(self, compute: Callable[[], object], n_threads: int, samples: Samples) -> None:
+        """One sample for each number of misses; compute: some tens of microseconds of products on n_threads."""
+        n_calls = _calls_in(compute, COMPUTE_S)
         for n in MISSES:
-            seconds = [self._asked_s(n) for _ in range(N_ROWS)]
-            key = RowKey("issue", "f32", 1, n, 0.0, self._arena_bytes, n_threads)
+            seconds = [self._cost_s(n, compute, n_calls) for _ in range(N_ROWS)]
+            key = RowKey("issue", "f32", self.expert_bytes, n, 0.0, self._arena_bytes, n_threads)
             samples.add(key, max(LEAST_S, float(np.median(seconds))))
 
     def close(self) -> None:
         """Stop the readers."""
         self._experts.close()
 
-    def _asked_s(self, n_misses: int) -> float:
+    def _cost_s(self, n_misses: int, compute: Callable[[], object], n_calls: int) -> float:
         row = [(self._next + i) % N_EXPERTS for i in range(n_misses)]
         self._next += n_misses  # so many experts lie between two uses that none is left in the cache
-        missing_s = self._request_s(row)
-        return missing_s - self._request_s(row)
+        missing_s = self._row_s(row, compute, n_calls)
+        return missing_s - self._row_s(row, compute, n_calls)
 
-    def _request_s(self, row: list[int]) -> float:
+    def _row_s(self, row: list[int], compute: Callable[[], object], n_calls: int) -> float:
+        for _ in range(n_calls):  # after a wait for reads the processor is slow at first
+            compute()
         began = perf_counter()
         self._experts.request(0, row)
+        for _ in range(n_calls):
+            compute()
         seconds = perf_counter() - began
         for _ in self._experts.waves(0, row):
             pass
         return seconds
+
+
+def _calls_in(compute: Callable[[], object], seconds: float) -> int:
+    began, n = perf_counter(), 0
+    while perf_counter() < began + seconds:
+        compute()
+        n += 1
+    return max(1, n)
+
+
+def open_issues(file: ProbeFile, plan: Plan) -> list[Issues]:
+    """For the experts of the plan's first two shapes, a small one and a middle one."""
+    return [Issues(file, plan, places_of(shape, GGMLQuantizationType.Q4_0)) for shape in plan.shapes[:2]]

@@ -20,7 +20,7 @@ from moeplan.quantity import format_bytes
 from reference_runtime.kernels.fast import FastKernels
 from reference_runtime.probe.figures import profile_of
 from reference_runtime.probe.in_situ import ModelInMemory, models_in_memory
-from reference_runtime.probe.issue import Issues
+from reference_runtime.probe.issue import open_issues
 from reference_runtime.probe.machine import stolen_s, this_machine
 from reference_runtime.probe.plan import KINDS, MIB, Plan
 from reference_runtime.probe.products import RowKey, Weights, expert_cases, product_cases, type_name
@@ -31,6 +31,7 @@ from reference_runtime.probe.storage import Bursts, burst_keys, check_room, clos
 
 SLOW_S, SLOW_ROUNDS = 0.03, 3  # a sample that takes longer is taken in the first rounds only
 CHUNK_ROUNDS = 2  # whole prompts in memory
+SMALL_SHAPE = (256, 1536)  # a product of some tens of microseconds
 STREAM_SHAPE = (1536, 1536)  # the product that runs beside reads and between bursts
 OnProgress = Callable[[int, int], object]  # seconds that have passed, seconds in all
 
@@ -97,8 +98,10 @@ def _parts(plan: Plan, samples: Samples, progress: Callable[[object], object]) -
         progress(None)
         stream = weights.arena.cycle(KINDS[0], STREAM_SHAPE, plan.arena_bytes)
         x = np.ones((1, STREAM_SHAPE[1]), np.float32)
+        small = weights.arena.cycle(KINDS[0], SMALL_SHAPE, plan.arena_bytes)
+        x_small = np.ones((1, SMALL_SHAPE[1]), np.float32)
         most = kernels[-1]
-        bursts, reads, issues = Bursts(plan, file), Reads(file), Issues(file, plan)
+        bursts, reads, issues = Bursts(plan, file), Reads(file), open_issues(file, plan)
         try:
             with models_in_memory(plan, weights.arena) as models:
                 progress(None)
@@ -106,6 +109,9 @@ def _parts(plan: Plan, samples: Samples, progress: Callable[[object], object]) -
 
                 def compute() -> None:
                     most.matmul(x, stream())
+
+                def products_of(one: FastKernels) -> Callable[[], object]:
+                    return lambda: one.matmul(x_small, small())
 
                 def loops(seed: int) -> None:
                     for cell in cells:
@@ -120,8 +126,10 @@ def _parts(plan: Plan, samples: Samples, progress: Callable[[object], object]) -
                         share(reads, compute, samples)
                         for wait_s in WAITS_S:
                             wake(file, wait_s, samples)
-                        for n_threads in plan.threads:
-                            issues.measure(n_threads, samples)
+                    for one in kernels:
+                        with threadpool_limits(one.n_threads, user_api="blas"):
+                            for issue in issues:
+                                issue.measure(products_of(one), one.n_threads, samples)
 
                 yield [
                     *(part for one in kernels for part in _compute_parts(plan, weights, models, one, samples)),
@@ -131,7 +139,7 @@ def _parts(plan: Plan, samples: Samples, progress: Callable[[object], object]) -
                     Part(lambda _: samples.add("copy", _copied_bytes_per_s(weights, most.n_threads))),
                 ]
         finally:
-            for one in (bursts, reads, issues):
+            for one in (bursts, reads, *issues):
                 one.close()
 
 

@@ -44,7 +44,12 @@ def naive_tokens_per_s(scenario: Scenario, bytes_per_token: float, read_bytes_pe
     """The naive formula at the top of this file, in tokens/s."""
     decode = [step for step, counts in zip(scenario.steps, scenario.is_counted, strict=True) if counts]
     n_bytes, n_flop = _token_work(scenario, decode[len(decode) // 2])
-    compute_s = max(n_bytes / scenario.rates.ram_bytes_per_s, n_flop / scenario.rates.gemv_flop_per_s)
+    rates = scenario.rates
+    ram, flop = rates.ram_bytes_per_s, rates.gemv_flop_per_s
+    if rates.kernels is not None:  # the profile's own rates are of all threads
+        ram = rates.kernels.largest_product_bytes_per_s() or ram
+        flop *= min(1.0, ram / rates.ram_bytes_per_s)
+    compute_s = max(n_bytes / ram, n_flop / flop)
     return 1 / max(compute_s, bytes_per_token / read_bytes_per_s)
 
 

@@ -103,6 +103,7 @@ class ValidationResult:
     prefill: tuple[PrefillRow, ...]
     verdicts: Verdicts
     clear_verdicts: Verdicts
+    boundary_verdicts: Verdicts
     n_boundary_cells: int
     drift: Drift
     rules: dict[str, str]
@@ -136,7 +137,11 @@ class ValidationResult:
             "p90_abs_error_frac": every.p90_abs_error_frac,
             "verdict_agreement_frac": self.clear_verdicts.balanced_frac,
             "interval_coverage_frac": every.interval_coverage_frac,
-            "verdicts": {"all": self.verdicts.as_json(), "clear": self.clear_verdicts.as_json()},
+            "verdicts": {
+                "all": self.verdicts.as_json(),
+                "clear": self.clear_verdicts.as_json(),
+                "boundary_cells": self.boundary_verdicts.as_json(),
+            },
             "n_boundary_cells": self.n_boundary_cells,
             "groups": [asdict(group) for group in self.groups],
             "left_out": [asdict(row) for row in self.left_out],

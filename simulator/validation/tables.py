@@ -22,10 +22,12 @@ RULES = {
     "classes": "by the measured share of decode time that waits for missing experts: compute-bound below 5 %, "
     "storage-bound above 40 %, balanced between",
     "quiet": "cells whose noise is below 5 %",
-    "verdicts": "t_attention >= t_prefetch on (token, layer) pairs with a miss; clear: the measured times differ by "
-    "at least 10 % of the longer; verdict_agreement_frac is the balanced accuracy on clear pairs",
+    "verdicts": "t_attention >= t_prefetch on (token, layer) pairs with a miss, in cells that read beside attention; "
+    "clear: the measured times differ by at least 10 % of the longer; verdict_agreement_frac is the balanced accuracy "
+    "on clear pairs",
     "boundary": "cells whose measured median t_prefetch / t_attention lies between 0.5 and 2",
-    "naive": "1 / max(a token's bytes / RAM bandwidth, FLOP / GEMV rate, bytes read / read rate); same profile",
+    "naive": "1 / max(a token's bytes / RAM bandwidth, FLOP / GEMV rate, bytes read / read rate); same profile, the "
+    "rates of the cell's number of threads",
     "laws": "tokens/s = 1 / (a + b x), a and b >= 0 by least squares of the relative error on the cells without the "
     "value, by model class where three remain; x: miss rate, bytes read, or bytes read / read rate",
     "prediction": "the profile measured before the grid, the recorded routing and the share of zero gates of the run; "
@@ -152,8 +154,13 @@ def _summary(name: str, quiet: bool, cells: list[CellComparison]) -> GroupSummar
 
 def n_boundary_cells(cells: Sequence[CellComparison]) -> int:
     """Cells whose reads take about as long as attention, where a verdict is hard."""
+    return sum(is_boundary(cell) for cell in cells)
+
+
+def is_boundary(cell: CellComparison) -> bool:
+    """Whether the cell's measured median t_prefetch / t_attention lies within BOUNDARY_RATIOS."""
     low, high = BOUNDARY_RATIOS
-    return sum(cell.read_ratio is not None and low <= cell.read_ratio <= high for cell in cells)
+    return cell.read_ratio is not None and low <= cell.read_ratio <= high
 
 
 def prefill_rows(cells: Sequence[CellComparison]) -> tuple[PrefillRow, ...]:

@@ -15,6 +15,7 @@ from simulator.validation.result import ValidationResult
 from simulator.validation.tables import (
     RULES,
     cell_comparison,
+    is_boundary,
     n_boundary_cells,
     prefill_rows,
     summaries,
@@ -46,13 +47,15 @@ def validate(
         by_cell.setdefault(run.cell.cell, []).append((run, compared))
         on_run(run)
     cells = tuple(_cell(name, runs) for name, runs in sorted(by_cell.items()))
+    beside = [cell for cell in cells if cell.conditions.prefetch != "none"]  # on demand nothing is ever hidden
     return ValidationResult(
         cells=cells,
         groups=summaries(cells),
         left_out=leave_one_out(cells),
         prefill=prefill_rows(cells),
-        verdicts=total_verdicts(cell.verdicts for cell in cells),
-        clear_verdicts=total_verdicts(cell.clear_verdicts for cell in cells),
+        verdicts=total_verdicts(cell.verdicts for cell in beside),
+        clear_verdicts=total_verdicts(cell.clear_verdicts for cell in beside),
+        boundary_verdicts=total_verdicts(cell.verdicts for cell in beside if is_boundary(cell)),
         n_boundary_cells=n_boundary_cells(cells),
         drift=drift(cells, grid.profile, grid.profile_after),
         rules=RULES,
