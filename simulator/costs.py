@@ -152,6 +152,15 @@ def issue_work(n_misses: int, expert_bytes: int) -> Work:
     return Work(0, 0, 0, kernel_calls.issue_calls(n_misses, expert_bytes))
 
 
+def wake_work(n_misses: int, expert_bytes: int) -> Work:
+    """
+    What the expert FFN takes longer after a wait: a processor that slept is slow at first; 0 where not measured.
+
+    The operations of the next layer share it on a real machine; here the first one has it all.
+    """
+    return Work(0, 0, 0, kernel_calls.wake_calls(n_misses, expert_bytes))
+
+
 def attention_flop_per_pair(model: ModelSpec) -> float:
     """FLOP of one query token against one key token: scores and mix over all heads (MLA in its absorbed form)."""
     attention = model.attention
@@ -215,6 +224,7 @@ class StepCosts:
         self.model, self.rates = model, rates
         self.lm_head_s = seconds(lm_head_work(model, use_predictor), rates)
         self.issue_s = lru_cache(maxsize=None)(self._issue_s)
+        self.wake_s = lru_cache(maxsize=None)(self._wake_s)
         self.router_s = lru_cache(maxsize=None)(self._router_s)
         self.attention_s = lru_cache(maxsize=None)(self._attention_s)
         self.expert_ffn_s = lru_cache(maxsize=None)(self._expert_ffn_s)
@@ -224,6 +234,9 @@ class StepCosts:
 
     def _issue_s(self, n_misses: int, expert_bytes: int) -> float:
         return seconds(issue_work(n_misses, expert_bytes), self.rates)
+
+    def _wake_s(self, n_misses: int, expert_bytes: int) -> float:
+        return seconds(wake_work(n_misses, expert_bytes), self.rates)
 
     def _router_s(self, n_tokens: int) -> float:
         return seconds(router_work(self.model, n_tokens), self.rates, n_tokens)

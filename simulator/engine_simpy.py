@@ -196,6 +196,8 @@ class _Run:
         yield arrival
         self._account_reads(index, step, layer, moe_index, top_k_known, ready, attention_s, len(row), len(missing))
         ffn_s = costs.expert_ffn_s(len(row), step.n_tokens)
+        if self.env.now > ready:
+            ffn_s += costs.wake_s(len(missing), self.scenario.layout.padded_bytes)
         yield from self._compute(index, step, "expert_ffn", layer, ffn_s)
 
     def _look_up(self, index: int, moe_index: int, row: object) -> list[int]:

@@ -31,6 +31,11 @@ def issue_calls(n_misses: int, expert_bytes: int) -> tuple[Call, ...]:
     return (Call("issue", NO_TYPE, expert_bytes, n_misses),) if n_misses else ()
 
 
+def wake_calls(n_misses: int, expert_bytes: int) -> tuple[Call, ...]:
+    """What it costs to have slept until a row's missing experts arrived."""
+    return (Call("wake", NO_TYPE, expert_bytes, n_misses),) if n_misses else ()
+
+
 def attention_calls(model: ModelSpec, n_pairs: float, n_tokens: int = 1) -> tuple[Call, ...]:
     """q, k, v, o, the products with n_pairs visible keys, and the rest; () for latent attention, never measured."""
     attention = model.attention

@@ -1,9 +1,11 @@
 """
 What reads cost the computing thread: asking for a row of experts that are not there and computing while they come, less
 the same with the row there.  It holds issuing, the readers' turns at the interpreter's lock, and their wake-ups.
+And what the first work after the wait takes longer than the same work at once again: a processor that slept is slow.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -63,14 +65,37 @@ class Issues:
             seconds = [self._cost_s(n, compute, n_calls) for _ in range(N_ROWS)]
             key = RowKey("issue", "f32", self.expert_bytes, n, 0.0, self._arena_bytes, n_threads)
             samples.add(key, max(LEAST_S, float(np.median(seconds))))
+            woken = [self._wake_s(n, compute, n_calls) for _ in range(N_ROWS)]
+            samples.add(replace(key, op="wake"), max(LEAST_S, float(np.median(woken))))
 
     def close(self) -> None:
         """Stop the readers."""
         self._experts.close()
 
-    def _cost_s(self, n_misses: int, compute: Callable[[], object], n_calls: int) -> float:
+    def _wake_s(self, n_misses: int, compute: Callable[[], object], n_calls: int) -> float:
+        """What a layer's work takes longer after a wait for reads than at once again."""
+        for _ in range(n_calls):
+            compute()
+        row = self._new_row(n_misses)
+        self._experts.request(0, row)
+        for _ in self._experts.waves(0, row):
+            pass
+        times = []
+        for _ in range(2):
+            began = perf_counter()
+            for _ in range(n_calls):
+                compute()
+            times.append(perf_counter() - began)
+        return times[0] - times[1]
+
+    def _new_row(self, n_misses: int) -> list[int]:
+        """Experts that are not there: between two uses lie so many that none is left in the cache."""
         row = [(self._next + i) % N_EXPERTS for i in range(n_misses)]
-        self._next += n_misses  # so many experts lie between two uses that none is left in the cache
+        self._next += n_misses
+        return row
+
+    def _cost_s(self, n_misses: int, compute: Callable[[], object], n_calls: int) -> float:
+        row = self._new_row(n_misses)
         missing_s = self._row_s(row, compute, n_calls)
         return missing_s - self._row_s(row, compute, n_calls)
 

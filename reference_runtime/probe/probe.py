@@ -17,6 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from moeplan.quantity import format_bytes
+from reference_runtime.forward import rms_norm
 from reference_runtime.kernels.fast import FastKernels
 from reference_runtime.probe.figures import profile_of
 from reference_runtime.probe.in_situ import ModelInMemory, models_in_memory
@@ -99,7 +100,7 @@ def _parts(plan: Plan, samples: Samples, progress: Callable[[object], object]) -
         stream = weights.arena.cycle(KINDS[0], STREAM_SHAPE, plan.arena_bytes)
         x = np.ones((1, STREAM_SHAPE[1]), np.float32)
         small = weights.arena.cycle(KINDS[0], SMALL_SHAPE, plan.arena_bytes)
-        x_small = np.ones((1, SMALL_SHAPE[1]), np.float32)
+        x_small, norm = np.ones((1, SMALL_SHAPE[1]), np.float32), np.ones(SMALL_SHAPE[0], np.float32)
         most = kernels[-1]
         bursts, reads, issues = Bursts(plan, file), Reads(file), open_issues(file, plan)
         try:
@@ -111,7 +112,10 @@ def _parts(plan: Plan, samples: Samples, progress: Callable[[object], object]) -
                     most.matmul(x, stream())
 
                 def products_of(one: FastKernels) -> Callable[[], object]:
-                    return lambda: one.matmul(x_small, small())
+                    def compute() -> None:  # a product between steps in numpy, as in a layer
+                        rms_norm(one.matmul(x_small, small()), norm, 1e-6)
+
+                    return compute
 
                 def loops(seed: int) -> None:
                     for cell in cells:
@@ -139,8 +143,10 @@ def _parts(plan: Plan, samples: Samples, progress: Callable[[object], object]) -
                     Part(lambda _: samples.add("copy", _copied_bytes_per_s(weights, most.n_threads))),
                 ]
         finally:
-            for one in (bursts, reads, *issues):
-                one.close()
+            bursts.close()
+            reads.close()
+            for issue in issues:
+                issue.close()
 
 
 def _compute_parts(
