@@ -16,6 +16,8 @@ table the cost equations take their times from it; the roofline stays for what t
     router           experts x hidden size                    tokens         scores, top-k and weights
     issue            bytes of one expert, as read             misses         what a row's reads cost the thread that
                                                                              computes meanwhile
+    delay            bytes of one expert, as read             misses         what a row's reads take longer while their
+                                                                             asker computes
     wake             bytes of one expert, as read             misses         what the next work takes longer after the
                                                                              thread slept until these reads arrived
     row              1                                        1              what a row costs beside its products
@@ -37,7 +39,8 @@ from pydantic import Field, model_validator
 from hardware_profiles.schema_base import ByteRate, ByteSize, Count, Frozen, ProfileError, Provenance, quantity
 
 KernelOp = Literal[
-    "gemv", "gemm", "experts", "attend", "attend_chunk", "attention_rest", "router", "issue", "wake", "row", "step"
+    "gemv", "gemm", "experts", "attend", "attend_chunk", "attention_rest", "router",
+    "issue", "delay", "wake", "row", "step",
 ]  # fmt: skip
 KERNEL_OPS: tuple[KernelOp, ...] = get_args(KernelOp)
 

@@ -152,6 +152,11 @@ def issue_work(n_misses: int, expert_bytes: int) -> Work:
     return Work(0, 0, 0, kernel_calls.issue_calls(n_misses, expert_bytes))
 
 
+def delay_work(n_misses: int, expert_bytes: int) -> Work:
+    """What a row's reads take longer beside attention; 0 where it was not measured."""
+    return Work(0, 0, 0, kernel_calls.delay_calls(n_misses, expert_bytes))
+
+
 def wake_work(n_misses: int, expert_bytes: int) -> Work:
     """
     What the expert FFN takes longer after a wait: a processor that slept is slow at first; 0 where not measured.
@@ -224,6 +229,7 @@ class StepCosts:
         self.model, self.rates = model, rates
         self.lm_head_s = seconds(lm_head_work(model, use_predictor), rates)
         self.issue_s = lru_cache(maxsize=None)(self._issue_s)
+        self.delay_s = lru_cache(maxsize=None)(self._delay_s)
         self.wake_s = lru_cache(maxsize=None)(self._wake_s)
         self.router_s = lru_cache(maxsize=None)(self._router_s)
         self.attention_s = lru_cache(maxsize=None)(self._attention_s)
@@ -234,6 +240,9 @@ class StepCosts:
 
     def _issue_s(self, n_misses: int, expert_bytes: int) -> float:
         return seconds(issue_work(n_misses, expert_bytes), self.rates)
+
+    def _delay_s(self, n_misses: int, expert_bytes: int) -> float:
+        return seconds(delay_work(n_misses, expert_bytes), self.rates)
 
     def _wake_s(self, n_misses: int, expert_bytes: int) -> float:
         return seconds(wake_work(n_misses, expert_bytes), self.rates)

@@ -111,6 +111,7 @@ class FastEngine:
         read_s = self._burst_table(rates)[n_misses]
         if self.scenario.prefetch_policy == PRE_ATTENTION:
             alone_s = alone_s + self._per_miss_table(rates, costs.issue_work)[n_misses]
+            read_s = read_s + self._per_miss_table(rates, costs.delay_work)[n_misses]
             v, w = rates.contended_compute_frac, rates.contended_read_frac
             shared_s = np.minimum(alone_s / v, read_s / w)  # while both run
             attention_s, prefetch_s = alone_s + (1 - v) * shared_s, read_s + (1 - w) * shared_s

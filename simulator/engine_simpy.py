@@ -99,11 +99,13 @@ class Machine:
         yield self.compute_clock.reached(self.compute_clock.now() + work_s)
         self._count(n_computing=-1)
 
-    def read(self, request_bytes: int) -> Process:
+    def read(self, request_bytes: int, delay_s: float = 0.0) -> Process:
         """One read request: a lane, then the bus."""
         self._count(n_reading=1)
         lane_s, bus_s = self.storage.service_s(request_bytes)
         clock = self.storage_clock
+        if delay_s > 0:
+            yield clock.reached(clock.now() + delay_s)
         with self.lanes.request() as lane:
             yield lane
             if lane_s > 0:
@@ -183,7 +185,7 @@ class _Run:
             yield from self._compute(index, step, "router", layer, router_s)
             top_k_known = self.env.now
             missing = self._look_up(index, moe_index, row)
-            arrival = self._issue(missing)
+            arrival = self._issue(missing, costs.delay_s(len(missing), self.scenario.layout.padded_bytes))
             attention_s += costs.issue_s(len(missing), self.scenario.layout.padded_bytes)
             yield from self._compute(index, step, "attention", layer, attention_s)
         else:
@@ -206,14 +208,14 @@ class _Run:
         self.n_used[index, moe_index] = len(row)  # type: ignore[arg-type]
         return missing
 
-    def _issue(self, missing: list[int]) -> simpy.Event:
-        """Issue the reads of all missing experts at once; the event is the arrival of the last one."""
+    def _issue(self, missing: list[int], delay_s: float = 0.0) -> simpy.Event:
+        """Issue the reads of all missing experts at once, which start late; the event is the last one's arrival."""
         if not missing:
             return self.env.timeout(0, self.env.now)
         layout = self.scenario.layout
         n_pieces, piece_bytes = self.machine.storage.pieces(layout.request_bytes)
         n_reads = len(missing) * layout.n_requests * n_pieces
-        reads = [self.env.process(self.machine.read(piece_bytes)) for _ in range(n_reads)]
+        reads = [self.env.process(self.machine.read(piece_bytes, delay_s)) for _ in range(n_reads)]
         arrived = self.env.event()
 
         def one_down(_: simpy.Event) -> None:

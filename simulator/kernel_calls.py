@@ -31,6 +31,11 @@ def issue_calls(n_misses: int, expert_bytes: int) -> tuple[Call, ...]:
     return (Call("issue", NO_TYPE, expert_bytes, n_misses),) if n_misses else ()
 
 
+def delay_calls(n_misses: int, expert_bytes: int) -> tuple[Call, ...]:
+    """What reads take longer while the thread that asked for them computes."""
+    return (Call("delay", NO_TYPE, expert_bytes, n_misses),) if n_misses else ()
+
+
 def wake_calls(n_misses: int, expert_bytes: int) -> tuple[Call, ...]:
     """What it costs to have slept until a row's missing experts arrived."""
     return (Call("wake", NO_TYPE, expert_bytes, n_misses),) if n_misses else ()

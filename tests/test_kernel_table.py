@@ -81,7 +81,7 @@ FULL = (
     row("attend", 10, "1 us"), row("attend", 10_000, "30 us"),
     row("attend_chunk", 10, "3 us", count=8), row("attention_rest", 32, "7 us"),
     row("router", 64, "11 us"), row("row", 1, "2 us"), row("issue", 8192, "6 us"), row("issue", 8192, "9 us", count=2),
-    row("wake", 8192, "40 us"),
+    row("wake", 8192, "40 us"), row("delay", 8192, "15 us"),
     row("step", 32, "13 us"),
 )  # fmt: skip
 

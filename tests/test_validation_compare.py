@@ -62,8 +62,9 @@ def test_a_machine_that_does_what_the_simulator_says_has_no_error(grid: Path, pr
         assert layer.t_prefetch_s.measured > 0
         assert layer.t_attention_s.difference == layer.t_prefetch_s.difference == layer.bubble_s.difference == 0
         assert layer.predicted_hidden_frac == layer.measured_hidden_frac
-    assert result.verdicts.n_pairs > 0
-    assert result.verdicts.agreement_frac == 1
+    assert cell.verdicts.n_pairs > 0
+    assert cell.verdicts.agreement_frac == 1
+    assert result.verdicts.n_pairs == (0 if prefetch == "none" else cell.verdicts.n_pairs)  # on demand nothing is hidden
     assert result.prefill[0].error_frac == pytest.approx(0, abs=1e-9)
 
 

@@ -1,7 +1,8 @@
 """
 What reads cost the computing thread: asking for a row of experts that are not there and computing while they come, less
 the same with the row there.  It holds issuing, the readers' turns at the interpreter's lock, and their wake-ups.
-And what the first work after the wait takes longer than the same work at once again: a processor that slept is slow.
+What the reads take longer than without that compute.  And what the first work after the wait takes longer than the same
+work at once again: a processor that slept is slow.
 """
 
 from collections.abc import Callable
@@ -56,6 +57,7 @@ class Issues:
         policy = make_policy("lru", N_SLOTS, 1)
         self.expert_bytes = store.layout.padded_bytes
         self._arena_bytes, self._next = plan.arena_bytes, 0
+        self._arrivals_s: list[float] = []
         self._experts = StreamedExperts(store, policy, n_slots=N_SLOTS, top_k=MISSES[-1])
 
     def measure(self, compute: Callable[[], object], n_threads: int, samples: Samples) -> None:
@@ -65,8 +67,11 @@ class Issues:
             seconds = [self._cost_s(n, compute, n_calls) for _ in range(N_ROWS)]
             key = RowKey("issue", "f32", self.expert_bytes, n, 0.0, self._arena_bytes, n_threads)
             samples.add(key, max(LEAST_S, float(np.median(seconds))))
+            late = [self._arrivals_s.pop() for _ in range(N_ROWS)]
             woken = [self._wake_s(n, compute, n_calls) for _ in range(N_ROWS)]
             samples.add(replace(key, op="wake"), max(LEAST_S, float(np.median(woken))))
+            alone = [self._arrivals_s.pop() for _ in range(N_ROWS)]
+            samples.add(replace(key, op="delay"), max(LEAST_S, float(np.median(late) - np.median(alone))))
 
     def close(self) -> None:
         """Stop the readers."""
@@ -78,8 +83,8 @@ class Issues:
             compute()
         row = self._new_row(n_misses)
         self._experts.request(0, row)
-        for _ in self._experts.waves(0, row):
-            pass
+        self._take(row)
+        self._arrivals_s.append(self._arrival_s())
         times = []
         for _ in range(2):
             began = perf_counter()
@@ -97,6 +102,7 @@ class Issues:
     def _cost_s(self, n_misses: int, compute: Callable[[], object], n_calls: int) -> float:
         row = self._new_row(n_misses)
         missing_s = self._row_s(row, compute, n_calls)
+        self._arrivals_s.append(self._arrival_s())
         return missing_s - self._row_s(row, compute, n_calls)
 
     def _row_s(self, row: list[int], compute: Callable[[], object], n_calls: int) -> float:
@@ -107,9 +113,17 @@ class Issues:
         for _ in range(n_calls):
             compute()
         seconds = perf_counter() - began
+        self._take(row)
+        return seconds
+
+    def _take(self, row: list[int]) -> None:
         for _ in self._experts.waves(0, row):
             pass
-        return seconds
+
+    def _arrival_s(self) -> float:
+        """From asking for the last row to its last expert's arrival."""
+        assert self._experts.last_row is not None
+        return self._experts.last_row.arrived_s - self._experts.last_row.issued_s
 
 
 def _calls_in(compute: Callable[[], object], seconds: float) -> int:
