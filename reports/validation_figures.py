@@ -56,7 +56,7 @@ def scatter_png(result: ValidationResult) -> bytes:
             for name, colour in CLASS_COLOUR.items():
                 chosen = [c for c in result.cells if (c.conditions.model_class, c.cell_class) == (model, name)]
                 marker = MARKERS[index % len(MARKERS)]
-                label = f"{name}, model {index + 1} of {len(models)}" if len(models) > 1 else name
+                label = f"{name}, {model}" if len(models) > 1 else name
                 _cells(axes, chosen, colour, marker, label)
         for set_scale, set_limits, axis in (
             (axes.set_xscale, axes.set_xlim, axes.xaxis),

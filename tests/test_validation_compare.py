@@ -64,7 +64,7 @@ def test_a_machine_that_does_what_the_simulator_says_has_no_error(grid: Path, pr
         assert layer.predicted_hidden_frac == layer.measured_hidden_frac
     assert cell.verdicts.n_pairs > 0
     assert cell.verdicts.agreement_frac == 1
-    assert result.verdicts.n_pairs == (0 if prefetch == "none" else cell.verdicts.n_pairs)  # on demand nothing is hidden
+    assert result.verdicts.n_pairs == (0 if prefetch == "none" else cell.verdicts.n_pairs)
     assert result.prefill[0].error_frac == pytest.approx(0, abs=1e-9)
 
 
