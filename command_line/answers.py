@@ -45,6 +45,7 @@ AdaptTrace = Annotated[
 ]
 EngineOption = Annotated[str, typer.Option("--engine", help="simpy (event by event) or fast (closed form).")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Compute threads that the profile measured.")]
+KvType = Annotated[str | None, typer.Option("--kv-type", help="Type of keys and values; moeplan run keeps f32.")]
 StorageLimit = Annotated[
     str | None, typer.Option("--storage-limit", metavar="RATE", help="A limiter before the drive, as in moeplan run.")
 ]
@@ -56,7 +57,8 @@ def simulate(
     model: Model, hardware: Hardware, trace: Trace = None, ram_cap: RamCap = None, storage_read: StorageRead = None,
     cache: Cache = "lru", prefetch: Prefetch = None, layout: Layout = "bundle", context: Context = None,
     start: StartOption = "warm", lm_head_predictor: Predictor = False, adapt_trace: AdaptTrace = False,
-    threads: Threads = None, storage_limit: StorageLimit = None, engine: EngineOption = "simpy", seed: Seed = 0,
+    threads: Threads = None, storage_limit: StorageLimit = None, kv_type: KvType = None,
+    engine: EngineOption = "simpy", seed: Seed = 0,
     timeline: Annotated[Path | None, typer.Option("--timeline", help="Parquet file for every operation.")] = None,
     output: Annotated[Path | None, typer.Option("--output", help="Write an HTML report to this file.")] = None,
     read_ahead: ReadAhead = None, as_json: Json = False,
@@ -64,6 +66,7 @@ def simulate(
     """How fast is this model on this device, and does storage feed the experts in time?"""
     _check_outputs((timeline, ".parquet"), (output, ".html"))
     from simulator import simulate as simulation
+    from simulator.model.spec import with_kv_type
 
     question = _question(
         model, hardware, trace, ram_cap, storage_read, cache, prefetch, layout, context, start, lm_head_predictor,
@@ -71,6 +74,8 @@ def simulate(
     )  # fmt: skip
     limit = None if storage_limit is None else parse_quantity(storage_limit, "byte/second", "--storage-limit")
     question = replace(question, n_threads=threads, storage_limit_bytes_per_s=limit)
+    if kv_type is not None:
+        question = replace(question, model=with_kv_type(question.model, kv_type))
     read_ahead_bytes = _mapped_read_ahead(layout, read_ahead, timeline)
     chosen = simulation.checked_engine(engine)
     with step_bar("simulating tokens") as on_step:

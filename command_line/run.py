@@ -108,6 +108,8 @@ def run(
         task = _task(
             options, prompt, prompt_file, token_ids, max_tokens, forced, warm_up, temperature, top_p, seed, state
         )
+    if held_out is None:  # the memory plan holds no chunk that is longer than what will be fed
+        options = replace(options, chunk_tokens=min(prefill_chunk, max(1, len(task.prompt))))
     task = replace(task, state=state, save_state=save_state)
     capacity = max(len(task.prompt) + task.n_decode, held_out.window_tokens if held_out else 0)
     with ExitStack() as stack:

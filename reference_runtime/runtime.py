@@ -32,6 +32,7 @@ from reference_runtime.streaming.expert_store import ExpertStore, SplitSource, d
 from reference_runtime.streaming.prepare_store import prepare
 from reference_runtime.streaming.storage_limiter import StorageLimiter
 from simulator.memory import MemoryPlan, plan_memory
+from simulator.model.catalog import model_names
 from simulator.model.imports.dispatch import import_model
 from simulator.policies import make_policy
 
@@ -158,6 +159,11 @@ def find_model(name: str) -> Path:
     path = Path(name)
     if not path.exists():
         must = "must be a GGUF file, a safetensors folder or a shipped model"
+        if name in model_names():
+            advice = (
+                "that is a shape without weights: give a GGUF file of it, or make one with moeplan model synthesize"
+            )
+            raise InputError("--model", must, repr(name), advice)
         raise InputError("--model", must, repr(name), nearest(name, SHIPPED))
     return path
 

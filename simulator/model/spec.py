@@ -244,3 +244,8 @@ def with_top_k(spec: ModelSpec, top_k: int) -> ModelSpec:
     if not 1 <= top_k <= spec.experts.n_experts:
         raise InputError("top_k", f"must be between 1 and {spec.experts.n_experts}", top_k)
     return spec.model_copy(update={"experts": spec.experts.model_copy(update={"top_k": top_k})})
+
+
+def with_kv_type(spec: ModelSpec, kv_type: str) -> ModelSpec:
+    """The model with keys and values stored as another type. Raises InputError for an unknown one."""
+    return spec.model_copy(update={"kv_type": check_type(kv_type, "--kv-type")})
