@@ -1,4 +1,4 @@
-"""Belady: the expert whose next use lies farthest ahead goes first. The bound that no policy beats."""
+"""Belady: the expert whose next use lies farthest ahead goes first. The bound that no policy that holds each row beats."""
 
 from collections.abc import Sequence
 
