@@ -1,4 +1,4 @@
-"""Belady: the expert whose next use lies farthest ahead goes first. The bound that no policy that holds each row beats."""
+"""Belady: the expert whose next use lies farthest ahead goes first: the bound of all policies that hold each row."""
 
 from collections.abc import Sequence
 
