@@ -18,10 +18,11 @@ Left out: work spread unevenly over cores, caches that hold a small model betwee
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from hardware_profiles.kernel_table import Call
+from hardware_profiles.kernel_table import Call, KernelOp, KernelTimes
 from hardware_profiles.rates import DeviceRates
 from simulator import kernel_calls
 from simulator.model import size as model_size
@@ -53,12 +54,15 @@ class Work:
 def seconds(work: Work, rates: DeviceRates, n_tokens: int = 1) -> float:
     """Measured kernel times where the device has them for all calls of the work, the roofline otherwise."""
     kernel_s = _kernel_seconds(work, rates)
-    if kernel_s is not None:
-        assert rates.kernels is not None
-        ram_s = min(kernel_s, work.n_bytes / rates.kernels.ram_bytes_per_s)
-        ram_gain = rates.ram_bytes_per_s / rates.kernels.ram_bytes_per_s
-        return (kernel_s - ram_s) * rates.kernel_factor + ram_s / ram_gain
+    if kernel_s is not None and rates.kernels is not None:
+        return float(_on_device(kernel_s, work.n_bytes, rates, rates.kernels))
     return roofline_seconds(work, rates, n_tokens)
+
+
+def _on_device(kernel_s: Any, n_bytes: Any, rates: DeviceRates, kernels: KernelTimes) -> Any:
+    """Measured times, scalars or arrays, on a draw or what-if of the device: see the top of this file."""
+    ram_s = np.minimum(kernel_s, n_bytes / kernels.ram_bytes_per_s)
+    return (kernel_s - ram_s) * rates.kernel_factor + ram_s * (kernels.ram_bytes_per_s / rates.ram_bytes_per_s)
 
 
 def roofline_seconds(work: Work, rates: DeviceRates, n_tokens: int = 1) -> float:
@@ -113,9 +117,7 @@ class Works:
         roofline_s = roofline_s + self.n_kernels * rates.op_overhead_s
         if rates.kernels is None:
             return roofline_s
-        ram_s = np.minimum(self.kernel_s, self.n_bytes / rates.kernels.ram_bytes_per_s)
-        ram_gain = rates.ram_bytes_per_s / rates.kernels.ram_bytes_per_s
-        measured_s = (self.kernel_s - ram_s) * rates.kernel_factor + ram_s / ram_gain
+        measured_s = _on_device(self.kernel_s, self.n_bytes, rates, rates.kernels)
         return np.where(np.isnan(self.kernel_s), roofline_s, measured_s)
 
 
@@ -145,25 +147,6 @@ def attention_work(model: ModelSpec, layer: int, context: int, n_tokens: int = 1
     n_flop += attention_flop_per_pair(model) * n_pairs
     calls = kernel_calls.attention_calls(model, n_pairs, n_tokens)
     return Work(model_size.attention_bytes_per_layer(model, layer) + kv_bytes, n_flop, ATTENTION_KERNELS, calls)
-
-
-def issue_work(n_misses: int, expert_bytes: int) -> Work:
-    """What a row's reads cost the computing thread beside attention; nothing where it was not measured."""
-    return Work(0, 0, 0, kernel_calls.issue_calls(n_misses, expert_bytes))
-
-
-def delay_work(n_misses: int, expert_bytes: int) -> Work:
-    """What a row's reads take longer beside attention; 0 where it was not measured."""
-    return Work(0, 0, 0, kernel_calls.delay_calls(n_misses, expert_bytes))
-
-
-def wake_work(n_misses: int, expert_bytes: int) -> Work:
-    """
-    What the expert FFN takes longer after a wait: a processor that slept is slow at first; 0 where not measured.
-
-    The operations of the next layer share it on a real machine; here the first one has it all.
-    """
-    return Work(0, 0, 0, kernel_calls.wake_calls(n_misses, expert_bytes))
 
 
 def attention_flop_per_pair(model: ModelSpec) -> float:
@@ -222,30 +205,49 @@ def lm_head_work(model: ModelSpec, use_predictor: bool) -> Work:
     return Work(n_bytes, FLOP_PER_WEIGHT * n_params, n_kernels, kernel_calls.lm_head_calls(model))
 
 
+@dataclass(frozen=True, eq=False)
+class MissCosts:
+    """
+    What 0, 1, ... missing experts of a row cost beside their reads, seconds (n,), all 0 where it was not measured.
+
+    issue_s: what the computing thread loses beside attention; delay_s: what the reads take longer meanwhile;
+    wake_s: what the expert FFN takes longer after a wait.  On a real machine the operations of the next layer share
+    the last; here the first one has it all.
+    """
+
+    issue_s: np.ndarray
+    delay_s: np.ndarray
+    wake_s: np.ndarray
+
+
+def miss_costs(rates: DeviceRates, expert_bytes: int, most: int) -> MissCosts:
+    """Of experts of so many bytes as read, for up to `most` of them; no RAM bandwidth has a part in it."""
+    issue, delay, wake = (
+        rates.kernel_factor * _miss_table(rates.kernels, op, expert_bytes, most) for op in ("issue", "delay", "wake")
+    )
+    return MissCosts(issue, delay, wake)
+
+
+@lru_cache(maxsize=1024)
+def _miss_table(kernels: KernelTimes | None, op: KernelOp, expert_bytes: int, most: int) -> np.ndarray:
+    calls = [Call(op, kernel_calls.NO_TYPE, expert_bytes, n) for n in range(1, most + 1)]
+    if kernels is None or not calls or not kernels.has(calls[0]):
+        return np.zeros(most + 1)
+    return np.array([0.0, *map(kernels.seconds, calls)])
+
+
 class StepCosts:
     """Seconds of each op for one model on one device, cached by what they depend on."""
 
     def __init__(self, model: ModelSpec, rates: DeviceRates, use_predictor: bool) -> None:
         self.model, self.rates = model, rates
         self.lm_head_s = seconds(lm_head_work(model, use_predictor), rates)
-        self.issue_s = lru_cache(maxsize=None)(self._issue_s)
-        self.delay_s = lru_cache(maxsize=None)(self._delay_s)
-        self.wake_s = lru_cache(maxsize=None)(self._wake_s)
         self.router_s = lru_cache(maxsize=None)(self._router_s)
         self.attention_s = lru_cache(maxsize=None)(self._attention_s)
         self.expert_ffn_s = lru_cache(maxsize=None)(self._expert_ffn_s)
         self.dense_ffn_s = lru_cache(maxsize=None)(self._dense_ffn_s)
         self.embedding_s = lru_cache(maxsize=None)(self._embedding_s)
         self._kind_layer = representative_layers(model)
-
-    def _issue_s(self, n_misses: int, expert_bytes: int) -> float:
-        return seconds(issue_work(n_misses, expert_bytes), self.rates)
-
-    def _delay_s(self, n_misses: int, expert_bytes: int) -> float:
-        return seconds(delay_work(n_misses, expert_bytes), self.rates)
-
-    def _wake_s(self, n_misses: int, expert_bytes: int) -> float:
-        return seconds(wake_work(n_misses, expert_bytes), self.rates)
 
     def _router_s(self, n_tokens: int) -> float:
         return seconds(router_work(self.model, n_tokens), self.rates, n_tokens)

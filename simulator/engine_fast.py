@@ -6,7 +6,6 @@ layer, and decisions (hits and misses) do not depend on time.  They are taken on
 and serve every device.  A property test holds the engine equal to the SimPy engine.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,16 +108,17 @@ class FastEngine:
         alone = {layer: works.seconds(rates) for layer, works in self._attention.items()}
         alone_s = _columns([alone[layer] for layer in self._moe], n_steps)
         read_s = self._burst_table(rates)[n_misses]
+        most = int(n_misses.max(initial=0))
+        beside = costs.miss_costs(rates, self.scenario.layout.padded_bytes, most)
         if self.scenario.prefetch_policy == PRE_ATTENTION:
-            alone_s = alone_s + self._per_miss_table(rates, costs.issue_work)[n_misses]
-            read_s = read_s + self._per_miss_table(rates, costs.delay_work)[n_misses]
+            alone_s, read_s = alone_s + beside.issue_s[n_misses], read_s + beside.delay_s[n_misses]
             v, w = rates.contended_compute_frac, rates.contended_read_frac
             shared_s = np.minimum(alone_s / v, read_s / w)  # while both run
             attention_s, prefetch_s = alone_s + (1 - v) * shared_s, read_s + (1 - w) * shared_s
             bubble_s = np.maximum(0.0, prefetch_s - attention_s)
         else:
             attention_s, prefetch_s, bubble_s = alone_s, read_s, read_s
-        wake_s = np.where(bubble_s > 0, self._per_miss_table(rates, costs.wake_work)[n_misses], 0.0)
+        wake_s = np.where(bubble_s > 0, beside.wake_s[n_misses], 0.0)
         dense_s = _columns([alone[layer] for layer in self._dense], n_steps)
         sparsity = self._own_sparsity if gate_sparsity is None else gate_sparsity
         expert_ffn = self._expert_ffn_dense.mixed(self._expert_ffn_sparse, sparsity)
@@ -135,11 +135,6 @@ class FastEngine:
         step_s = np.sum([op_s[op] for op in COMPUTE_OPS], axis=0)
         busy_s = prefetch_s.sum(axis=1)
         return Timeline(step_s, op_s, attention_s, prefetch_s, bubble_s, n_misses, self.decisions.n_used, busy_s)
-
-    def _per_miss_table(self, rates: DeviceRates, work: Callable[[int, int], costs.Work]) -> np.ndarray:
-        """Seconds of a work that 0, 1, ... missing experts bring."""
-        most, n_bytes = int(self.decisions.n_misses.max(initial=0)), self.scenario.layout.padded_bytes
-        return np.array([costs.seconds(work(n, n_bytes), rates) for n in range(most + 1)])
 
     def _burst_table(self, rates: DeviceRates) -> np.ndarray:
         """Seconds to read 0, 1, ... experts issued at once from idle storage, when nothing else runs."""

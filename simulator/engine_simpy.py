@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 import numpy as np
 import simpy
 
-from simulator.costs import StepCosts
+from simulator.costs import StepCosts, miss_costs
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Scenario, Step, first_cache
 from simulator.timeline import COMPUTE_OPS, Timeline
@@ -140,6 +140,8 @@ class _Run:
         self.env = simpy.Environment()
         self.machine = Machine(self.env, scenario)
         self.costs = StepCosts(scenario.model, scenario.rates, scenario.lm_head_predictor)
+        n_experts = 0 if scenario.model.experts is None else scenario.model.experts.n_experts
+        self.miss_costs = miss_costs(scenario.rates, scenario.layout.padded_bytes, n_experts)
         self.cache = first_cache(scenario)
         n_steps, shape = len(scenario.steps), (len(scenario.steps), self.model.n_moe_layers)
         self.records: list[OpRecord] | None = [] if with_records else None
@@ -185,8 +187,8 @@ class _Run:
             yield from self._compute(index, step, "router", layer, router_s)
             top_k_known = self.env.now
             missing = self._look_up(index, moe_index, row)
-            arrival = self._issue(missing, costs.delay_s(len(missing), self.scenario.layout.padded_bytes))
-            attention_s += costs.issue_s(len(missing), self.scenario.layout.padded_bytes)
+            arrival = self._issue(missing, float(self.miss_costs.delay_s[len(missing)]))
+            attention_s += float(self.miss_costs.issue_s[len(missing)])
             yield from self._compute(index, step, "attention", layer, attention_s)
         else:
             yield from self._compute(index, step, "attention", layer, attention_s)
@@ -199,7 +201,7 @@ class _Run:
         self._account_reads(index, step, layer, moe_index, top_k_known, ready, attention_s, len(row), len(missing))
         ffn_s = costs.expert_ffn_s(len(row), step.n_tokens)
         if self.env.now > ready:
-            ffn_s += costs.wake_s(len(missing), self.scenario.layout.padded_bytes)
+            ffn_s += float(self.miss_costs.wake_s[len(missing)])
         yield from self._compute(index, step, "expert_ffn", layer, ffn_s)
 
     def _look_up(self, index: int, moe_index: int, row: object) -> list[int]:

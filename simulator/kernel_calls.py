@@ -26,21 +26,6 @@ def router_calls(model: ModelSpec, n_tokens: int = 1) -> tuple[Call, ...]:
     return (Call("router", NO_TYPE, size, n_tokens, working_set=token_bytes(model)),)
 
 
-def issue_calls(n_misses: int, expert_bytes: int) -> tuple[Call, ...]:
-    """What the reads of a row's missing experts, of so many bytes each, cost the thread that computes."""
-    return (Call("issue", NO_TYPE, expert_bytes, n_misses),) if n_misses else ()
-
-
-def delay_calls(n_misses: int, expert_bytes: int) -> tuple[Call, ...]:
-    """What reads take longer while the thread that asked for them computes."""
-    return (Call("delay", NO_TYPE, expert_bytes, n_misses),) if n_misses else ()
-
-
-def wake_calls(n_misses: int, expert_bytes: int) -> tuple[Call, ...]:
-    """What it costs to have slept until a row's missing experts arrived."""
-    return (Call("wake", NO_TYPE, expert_bytes, n_misses),) if n_misses else ()
-
-
 def attention_calls(model: ModelSpec, n_pairs: float, n_tokens: int = 1) -> tuple[Call, ...]:
     """q, k, v, o, the products with n_pairs visible keys, and the rest; () for latent attention, never measured."""
     attention = model.attention

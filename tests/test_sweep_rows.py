@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles.catalog import load_profile
+from hardware_profiles.kernel_table import KernelTable
+from hardware_profiles.schema import HardwareProfile
 from simulator.model.catalog import load_model_spec
 from simulator.model.spec import with_quantisation, with_top_k
 from simulator.question import Question
@@ -39,8 +41,24 @@ def routing(top_k: int, seed: int) -> RoutingTrace:
     return replace(trace, phase=phase, request_id=request, position=np.tile(np.arange(30, dtype=np.int32), 2))
 
 
+def measured_device() -> HardwareProfile:
+    """The second device as a probe would have left it: kernel times, also of what reads cost beside compute."""
+    profile = load_profile(DEVICES[1])
+    times = {("router", 65536): 60, ("row", 1): 3, ("step", 1536): 20}
+    times |= {(op, size): us for op, us in (("issue", 150), ("delay", 90), ("wake", 70)) for size in (4096, 2**21)}
+    rows = [
+        {"op": op, "type": "f32", "size": size, "count": count, "working_set": "256 MiB", "threads": threads,
+         "time": f"{us * (1 + 0.2 * (count - 1))} us"}
+        for (op, size), us in times.items() for count in (1, 4) for threads in (4,)
+    ]  # fmt: skip
+    head = {"kind": "measured", "source": "this test", "uncertainty": 0.2, "engine": "test", "ram_bandwidth": "9 GB/s"}
+    table = KernelTable.model_validate(head | {"rows": rows})
+    return profile.model_copy(update={"cpu": profile.cpu.model_copy(update={"kernels": table})})
+
+
 TRACES = {"four": routing(4, 1), "two": routing(2, 2)}
-INPUTS = Inputs({MODEL: load_model_spec(MODEL)}, {name: load_profile(name) for name in DEVICES}, TRACES)
+PROFILES = {name: load_profile(name) for name in DEVICES} | {"measured": measured_device()}
+INPUTS = Inputs({MODEL: load_model_spec(MODEL)}, PROFILES, TRACES)
 
 
 def sweep_rows(**axes: tuple[object, ...]) -> list[tuple[dict[str, object], SweepRow]]:
@@ -76,7 +94,7 @@ def some(*values: object, most: int = 1) -> st.SearchStrategy[tuple[object, ...]
 @given(
     st.fixed_dictionaries(
         {
-            "hardware": some(*DEVICES), "ram_cap": some(250 * 2**20, 2**29, GIB, 2 * GIB, None, most=3),
+            "hardware": some(*PROFILES), "ram_cap": some(250 * 2**20, 2**29, GIB, 2 * GIB, None, most=3),
             "storage_read": some(5e7, 1e9, 2e10, None, most=2), "cache": some("lru", "lru-per-layer"),
             "prefetch": some("none", "pre-attention", None, most=2), "layout": some("bundle", "split"),
             "context": some(None, 0, 300, 20_000), "quantisation": some(None, "q8_0"),

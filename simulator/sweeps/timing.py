@@ -13,6 +13,7 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
+from simulator.costs import miss_costs
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.question import Prepared, Question, device_rates, draw_gate_sparsity, prepare, with_what_ifs
 from simulator.result import Bound, SweepRow
@@ -198,7 +199,8 @@ def _time_group(decided: Decided, devices: _Devices, group: list[tuple[Cell, Que
 def _totals(sums: MissSums, rates: DeviceRates, question: Question) -> Totals:
     layout = expert_layout(question.model, question.layout)
     top_k = 0 if question.model.experts is None else question.model.experts.top_k
-    return sums.totals(_read_table(rates, layout, top_k), rates, question.prefetch)
+    beside = miss_costs(rates, layout.padded_bytes, top_k)
+    return sums.totals(_read_table(rates, layout, top_k), beside, rates, question.prefetch)
 
 
 @lru_cache(maxsize=8192)

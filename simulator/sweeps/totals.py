@@ -7,7 +7,9 @@ speeds v of compute and w of reads while both run, the sums of engine_fast's equ
 
     shared = min(a / v, r / w);   below the edge a < r v / w:  bubble = r - w a / v;   from it on: bubble = 0
 
-so prefix sums of counts and of a over the pairs in ascending a give every storage speed by one search each.
+where a and r hold what m misses cost attention and reads beside each other, and a bubble brings its wake-up.
+
+So prefix sums of counts and of a over the pairs in ascending a give every storage speed by one search each.
 """
 
 from collections.abc import Sequence
@@ -117,24 +119,29 @@ class MissSums:
             attention_below_s = _prefix(ordered * attention_s[:, None])
             self._kinds.append((attention_s, n_below, attention_below_s))
 
-    def totals(self, read_s: np.ndarray, rates: DeviceRates, prefetch_policy: str) -> Totals:
-        """read_s: seconds to read 0, 1, ... experts at once, at least as many as were ever missing."""
+    def totals(self, read_s: np.ndarray, beside: costs.MissCosts, rates: DeviceRates, prefetch_policy: str) -> Totals:
+        """read_s: seconds to read 0, 1, ... experts at once, at least as many as were ever missing; so is beside."""
         v, w = rates.contended_compute_frac, rates.contended_read_frac
         prefetched = prefetch_policy == PRE_ATTENTION
         step_s, wait_s, n_hidden, n_missed = self._total_s, 0.0, 0, 0
         for attention_s, n_below, attention_below_s in self._kinds:
             width = n_below.shape[1]
-            columns, reads = np.arange(1, width), read_s[1:width]
+            columns, reads, wake_s = np.arange(1, width), read_s[1:width], beside.wake_s[1:width]
             n_all = n_below[-1, 1:]
-            edge = np.searchsorted(attention_s, reads * v / w if prefetched else reads)
-            n, n_missed = n_below[edge, columns], n_missed + int(n_all.sum())
-            n_hidden += int((n_all - n).sum())
+            n_missed += int(n_all.sum())
             if not prefetched:
+                n = n_below[np.searchsorted(attention_s, reads), columns]
+                n_hidden += int((n_all - n).sum())
                 wait_s += float(reads @ n_all)
+                step_s += float(wake_s @ n_all)
                 continue
-            below_s = attention_below_s[edge, columns]
+            issue_s, reads = beside.issue_s[1:width], reads + beside.delay_s[1:width]
+            edge = np.searchsorted(attention_s, reads * v / w - issue_s)
+            n = n_below[edge, columns]
+            n_hidden += int((n_all - n).sum())
+            below_s = attention_below_s[edge, columns] + n * issue_s
             wait_s += float(reads @ n - w / v * below_s.sum())
-            step_s += float((1 - v) * (below_s.sum() / v + reads @ (n_all - n) / w))
+            step_s += float((1 - v) * (below_s.sum() / v + reads @ (n_all - n) / w) + issue_s @ n_all + wake_s @ n)
         return Totals(step_s + wait_s, wait_s, n_hidden, n_missed)
 
 
