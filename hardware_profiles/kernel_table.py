@@ -111,7 +111,7 @@ class KernelTimes:
 
     def __init__(self, table: KernelTable, n_threads: int) -> None:
         """n_threads must be one of table.threads()."""
-        self.ram_bytes_per_s, self.n_threads = table.ram_bandwidth, n_threads
+        self.ram_bytes_per_s = table.ram_bandwidth
         self._points: dict[tuple[str, str], dict[float, dict[float, dict[int, Curve]]]] = {}
         rows = [row for row in table.rows if row.threads == n_threads]
         for key in {(row.op, row.type) for row in rows}:

@@ -2,19 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from moeplan.files import write_text
-from moeplan.quantity import format_rate, format_seconds
 from reports import wording
 from reports.figure_style import as_data_uri
 from reports.figures import layer_figure, memory_figure, time_figure
 from reports.grid import Grid, as_grids, bytes_read_per_token, cell_of, current_row
 from reports.heat_map import has_intervals, heat_map
+from reports.html_environment import html_environment
 from simulator.result import PlanResult, Result, SweepRow
 
 
@@ -137,27 +134,5 @@ def _heat_map_caption(grid: Grid, target_tokens_per_s: float | None, is_marked: 
     return " ".join(parts)
 
 
-@cache
-def _environment() -> Environment:
-    """Everything is escaped unless a template says otherwise, and none does."""
-    environment = Environment(
-        loader=PackageLoader("reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        size=wording.size,
-        rate=format_rate,
-        seconds=format_seconds,
-        number=wording.number,
-        goal=wording.goal,
-        percent=wording.percent,
-        span=wording.span,
-    )
-    return environment
-
-
 def _write(template: str, path: Path, **context: Any) -> None:
-    write_text(path, _environment().get_template(template).render(**context))
+    write_text(path, html_environment().get_template(template).render(**context))

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from moeplan.files import atomic_path, write_text
+from reports.html_environment import html_environment
 from reports.validation_figures import drift_png, scatter_png
 from reports.validation_tables import (
     TextTable,
@@ -108,22 +107,19 @@ def markdown_table(table: TextTable) -> str:
 
 def as_html(result: ValidationResult) -> str:
     """The page as HTML, beside its figures."""
-    environment = Environment(
-        loader=PackageLoader("reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("validation.html.j2").render(
-        title="Do the predictions hold on this machine?",
-        headline=headline(result),
-        tone="resident" if result.counts_equal and result.bytes_equal else "no",
-        findings=findings(result),
-        warnings=result.warnings,
-        tables=tables(result),
-        has_drift=bool(result.drift.points),
-        small_print=_small_print(result),
+    return (
+        html_environment()
+        .get_template("validation.html.j2")
+        .render(
+            title="Do the predictions hold on this machine?",
+            headline=headline(result),
+            tone="resident" if result.counts_equal and result.bytes_equal else "no",
+            findings=findings(result),
+            warnings=result.warnings,
+            tables=tables(result),
+            has_drift=bool(result.drift.points),
+            small_print=_small_print(result),
+        )
     )
 
 

@@ -160,11 +160,6 @@ class MappedEngine:
         return tuple(touch(step) for step in self.scenario.steps)
 
 
-def mapped_engine(prepared: Prepared, read_ahead_bytes: int | None = None) -> MappedEngine:
-    """The engine of a question with the layout `mmap`."""
-    return MappedEngine(prepared, mapping_of(prepared.question, read_ahead_bytes))
-
-
 def _all_experts(scenario: Scenario) -> int:
     experts = scenario.model.experts
     return 0 if experts is None else experts.n_experts * scenario.model.n_moe_layers

@@ -10,7 +10,7 @@ Three effects that a reader must keep apart:
                  read in one request for each run of missing pages; what is not needed of it pushes out what is.
 
 Source: do_sync_mmap_readahead, do_async_mmap_readahead and page_cache_async_ra of Linux 6.18 (mm/filemap.c,
-mm/readahead.c).  Left out: folios of several pages, that a file with a hundred faults more than hits loses its
+mm/readahead.c).  Left out: that a file with a hundred faults more than hits loses its
 read-ahead, that reclaim is not exact.
 """
 

@@ -1,7 +1,6 @@
 """Names, sizes and settings of the machine, as far as the system tells without root."""
 
 import os
-import platform
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -65,11 +64,6 @@ def stolen_s() -> float | None:
     """Seconds that other guests of the host have taken from this machine's cores so far, None where unknown."""
     line = (_text(Path("/proc/stat")) or "").partition("\n")[0].split()
     return int(line[8]) / os.sysconf("SC_CLK_TCK") if len(line) > 8 else None
-
-
-def system_name() -> str:
-    """Linux, Darwin, ..."""
-    return platform.system()
 
 
 def _available_bytes() -> int | None:

@@ -30,12 +30,8 @@ class Belady:
         missing = [expert for expert in experts if (layer, expert) not in cached]
         for expert, next_use in zip(experts, self._next_uses[row], strict=True):
             cached.put((layer, expert), (-next_use,))
-        kept = {(layer, expert) for expert in experts[max(0, len(experts) - self.n_slots) :]}
-        evicted = []
-        while len(cached) > self.n_slots:
-            evicted.append(cached.pop(kept))
         self._n_rows += 1
-        return missing, evicted
+        return missing, cached.shrink(self.n_slots, layer, experts)
 
 
 def _next_uses(rows: Sequence[Row]) -> list[list[int]]:

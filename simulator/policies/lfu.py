@@ -28,9 +28,5 @@ class LFU:
             count = self._counts.get((layer, expert), 0) + 1
             self._counts[layer, expert] = count
             cached.put((layer, expert), (count, lap))
-        kept = {(layer, expert) for expert in experts[max(0, len(experts) - self.n_slots) :]}
-        evicted = []
-        while len(cached) > self.n_slots:
-            evicted.append(cached.pop(kept))
         self._n_rows += 1
-        return missing, evicted
+        return missing, cached.shrink(self.n_slots, layer, experts)

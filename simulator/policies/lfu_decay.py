@@ -32,12 +32,8 @@ class LFUDecay:
             count, _ = self._uses.get((layer, expert), (0, 0))
             self._uses[layer, expert] = count + USE, lap
             cached.put((layer, expert), self._uses[layer, expert])
-        kept = {(layer, expert) for expert in experts[max(0, len(experts) - self.n_slots) :]}
-        evicted = []
-        while len(cached) > self.n_slots:
-            evicted.append(cached.pop(kept))
         self._n_rows += 1
-        return missing, evicted
+        return missing, cached.shrink(self.n_slots, layer, experts)
 
     def _halve(self) -> None:
         self._uses = {key: (count // 2, lap) for key, (count, lap) in self._uses.items()}

@@ -1,6 +1,6 @@
 """A set of cached experts ordered by a priority: what LFU, LFU with decay and Belady evict from."""
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from heapq import heapify, heappop, heappush
 
 Key = tuple[int, int]  # layer, expert
@@ -30,8 +30,13 @@ class WorstFirst:
             self._heap = [(priority, key) for key, priority in self._priority.items()]
             heapify(self._heap)
 
-    def pop(self, kept: Container[Key]) -> Key:
-        """Take out the expert of the smallest priority among those that are not kept; there must be one."""
+    def shrink(self, n_slots: int, layer: int, row: Sequence[int]) -> list[Key]:
+        """Take out the worst until n_slots are left, none of the row's last n_slots experts; what went, in order."""
+        kept = {(layer, expert) for expert in row[max(0, len(row) - n_slots) :]}
+        return [self._pop(kept) for _ in range(len(self) - n_slots)]
+
+    def _pop(self, kept: Container[Key]) -> Key:
+        """The expert of the smallest priority among those that are not kept; there must be one."""
         passed = []
         while True:
             entry = heappop(self._heap)

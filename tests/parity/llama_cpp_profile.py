@@ -12,7 +12,6 @@ from simulator.model.spec import ModelSpec
 
 STEP_VOCABULARY = 1024
 STEP_CONTEXT = 16
-STEP_MODEL = "tiny-smallthinker"
 
 
 def step_seconds(tiny: ModelSpec, threads: list[int]) -> dict[int, float]:
