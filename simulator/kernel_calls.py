@@ -84,12 +84,12 @@ def matrix_calls(matrices: Iterable[Matrix], tensor_type: str, n_tokens: int, wo
     return tuple(Call(op, tensor_type, n_bytes, n_tokens, working_set=working_set) for n_bytes in sizes)
 
 
-@lru_cache(maxsize=64)
 def _rounded(n_bytes: float) -> float:
     """To the next power of 2^(1/8), so that neighbouring contexts share their times; 9 % change no time by 1 %."""
     return 2 ** (math.ceil(8 * math.log2(n_bytes)) / 8)
 
 
+@lru_cache(maxsize=64)
 def token_bytes(model: ModelSpec) -> float:
     """Bytes of weights that one token touches: what lies between two uses of a dense weight."""
     groups = model_size.group_bytes(model)
