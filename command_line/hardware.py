@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from hardware_profiles.schema import Figure, HardwareProfile
+    from hardware_profiles.schema import HardwareProfile
+    from hardware_profiles.schema_figures import Figure
 
 app = typer.Typer(
     no_args_is_help=True, help="Devices: list, show with every source, check a profile file, probe this one."
@@ -163,7 +164,7 @@ def _size(n_bytes: float) -> str:
 
 def _spread(figure: "Figure") -> str:
     """An absolute half-width for a fraction, otherwise per cent by which to divide and multiply."""
-    from hardware_profiles.schema import FracFigure
+    from hardware_profiles.schema_figures import FracFigure
 
     return f"{figure.uncertainty:g}" if isinstance(figure, FracFigure) else f"{figure.uncertainty:.0%}"
 

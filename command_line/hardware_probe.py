@@ -55,7 +55,7 @@ def agreeing(profile: dict[str, Any]) -> dict[str, Any]:
     The mapping of a profile whose sequential and 4 KiB rates are what the fit to its table says where the measured
     ones are far from that, as a disk's are that other programs use; their uncertainty then holds both.
     """
-    from hardware_profiles.schema import RANDOM_READ_BYTES, StorageTable
+    from hardware_profiles.schema_storage import RANDOM_READ_BYTES, StorageTable
     from hardware_profiles.storage_fit import LARGE_READ_BYTES, fit_table
     from moeplan.quantity import format_rate, parse_quantity
 

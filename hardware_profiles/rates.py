@@ -6,8 +6,9 @@ from functools import lru_cache
 import numpy as np
 
 from hardware_profiles.kernel_table import KernelTimes
-from hardware_profiles.schema import Figure, FracFigure, HardwareProfile
+from hardware_profiles.schema import HardwareProfile
 from hardware_profiles.schema_base import Z_80
+from hardware_profiles.schema_figures import Figure, FracFigure
 from hardware_profiles.storage import StorageModel
 from hardware_profiles.storage_fit import burst_model, storage_model
 from moeplan.errors import InputError

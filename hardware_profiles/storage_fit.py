@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hardware_profiles.schema import RANDOM_READ_BYTES, BurstRow, Storage, StorageRow
+from hardware_profiles.schema_storage import RANDOM_READ_BYTES, BurstRow, Storage, StorageRow
 from hardware_profiles.storage import StorageModel
 from moeplan.errors import InputError
 from moeplan.quantity import format_rate

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hardware_profiles.catalog import DEVICES, load_profile, profile_names
-from hardware_profiles.schema import RateFigure
+from hardware_profiles.schema_figures import RateFigure
 from moeplan.errors import InputError
 
 PI = (DEVICES / "raspberry-pi-5-nvme.yaml").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from hardware_profiles.catalog import load_profile, profile_names, profile_path
-from hardware_profiles.schema import Storage, StorageRow
+from hardware_profiles.schema_storage import Storage, StorageRow
 from hardware_profiles.storage import StorageModel
 from hardware_profiles.storage_fit import fit_residuals, fit_table, from_few_figures, storage_model
 from moeplan.errors import InputError

@@ -7,7 +7,8 @@ import pytest
 from pydantic import BaseModel
 
 from hardware_profiles.catalog import load_profile
-from hardware_profiles.schema import Figure, HardwareProfile, Power
+from hardware_profiles.schema import HardwareProfile, Power
+from hardware_profiles.schema_figures import Figure
 from moeplan.errors import InputError
 from simulator.memory import lap_slots
 from simulator.model.catalog import load_model_spec

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hardware_profiles.schema import BurstRow
+from hardware_profiles.schema_storage import BurstRow
 from hardware_profiles.storage_fit import burst_model
 from tests.conftest import device_rates, storage_model
 
