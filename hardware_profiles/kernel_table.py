@@ -20,7 +20,9 @@ table the cost equations take their times from it; the roofline stays for what t
                                                                              asker computes
     wake             bytes of one expert, as read             misses         what the next work takes longer after the
                                                                              thread slept until these reads arrived
-    row              1                                        1              what a row costs beside its products
+    row              1                                        1              what a row's FFN costs beside its products
+    row_wait         1                                        1              taking a row that is there from the cache;
+                                                                             0 where a table does not have it
     step             hidden size                              tokens         what a step costs beside its layers
 
 working_set: bytes that are touched before the same bytes come again; small ones live in a processor's cache.
@@ -40,9 +42,10 @@ from hardware_profiles.schema_base import ByteRate, ByteSize, Count, Frozen, Pro
 
 KernelOp = Literal[
     "gemv", "gemm", "experts", "attend", "attend_chunk", "attention_rest", "router",
-    "issue", "delay", "wake", "row", "step",
+    "issue", "delay", "wake", "row", "row_wait", "step",
 ]  # fmt: skip
 KERNEL_OPS: tuple[KernelOp, ...] = get_args(KernelOp)
+FREE_WHERE_UNKNOWN: KernelOp = "row_wait"  # tables made before it was measured have it in row
 
 Seconds = Annotated[float, quantity("second"), Field(gt=0)]
 Curve = tuple[tuple[float, ...], tuple[float, ...]]  # x ascending, seconds
@@ -132,11 +135,13 @@ class KernelTimes:
 
     def has(self, call: Call) -> bool:
         """Whether the table has times of this op on this type."""
-        return (call.op, call.type) in self._points
+        return (call.op, call.type) in self._points or call.op == FREE_WHERE_UNKNOWN
 
     def _seconds(self, call: Call) -> float:
         """Seconds of a call that the table `has`."""
-        by_set = self._points[call.op, call.type]
+        by_set = self._points.get((call.op, call.type))
+        if by_set is None:
+            return 0.0
         sets = {math.log(n_bytes): _by_zero_frac(points, call) for n_bytes, points in by_set.items()}
         return max(0.0, _between(sets, math.log(max(1.0, call.working_set)), clip_high=True))
 

@@ -78,12 +78,19 @@ def contended_frac(overlap_efficiency_frac: float) -> float:
     return 1 / (2 - overlap_efficiency_frac)
 
 
-def rates(profile: HardwareProfile, *, request_bytes: int | None = None, n_threads: int | None = None) -> DeviceRates:
+def rates(
+    profile: HardwareProfile,
+    *,
+    request_bytes: int | None = None,
+    n_threads: int | None = None,
+    idle_s: float | None = None,
+) -> DeviceRates:
     """
     The central values of a profile.
 
-    request_bytes: the size of the reads that matter, where measured bursts can tell their times; n_threads: None takes
-    the profile's.  Raises InputError for a number of threads that the profile has no figures for.
+    request_bytes: the size of the reads that matter, where measured bursts can tell their times; idle_s: how long the
+    storage rests before them; n_threads: None takes the profile's.  Raises InputError for a number of threads that the
+    profile has no figures for.
     """
     contention = profile.contention
     common = contended_frac(profile.overlap_efficiency.value)
@@ -92,7 +99,7 @@ def rates(profile: HardwareProfile, *, request_bytes: int | None = None, n_threa
         gemm_flop_per_s=profile.cpu.gemm_flop_per_s.value,
         ram_bytes_per_s=profile.ram.gemv_bandwidth.value,
         op_overhead_s=profile.cpu.op_overhead.value,
-        storage=_storage_model(profile, request_bytes),
+        storage=_storage_model(profile, request_bytes, idle_s),
         sequential_read_bytes_per_s=profile.storage.sequential_read.value,
         contended_compute_frac=common if contention is None else contention.compute_speed.value,
         contended_read_frac=common if contention is None else contention.read_speed.value,
@@ -102,11 +109,11 @@ def rates(profile: HardwareProfile, *, request_bytes: int | None = None, n_threa
 
 
 @lru_cache(maxsize=64)
-def _storage_model(profile: HardwareProfile, request_bytes: int | None) -> StorageModel:
+def _storage_model(profile: HardwareProfile, request_bytes: int | None, idle_s: float | None) -> StorageModel:
     bursts = profile.storage.bursts
     if bursts is None or not request_bytes:
         return storage_model(profile.storage)
-    return burst_model(bursts.rows, request_bytes, profile.storage.queue_depth)
+    return burst_model(bursts.rows, request_bytes, profile.storage.queue_depth, idle_s)
 
 
 @lru_cache(maxsize=64)
@@ -125,6 +132,7 @@ def sample_rates(
     *,
     request_bytes: int | None = None,
     n_threads: int | None = None,
+    idle_s: float | None = None,
 ) -> DeviceRates:
     """
     One draw from the profile's stated uncertainties; the same rng state gives the same draw.
@@ -133,7 +141,7 @@ def sample_rates(
     bursts where these were measured) and its per-request times another (that of random_4k_read); overlap efficiency
     and speeds while both run are normal, clipped to 0..1.
     """
-    central = rates(profile, request_bytes=request_bytes, n_threads=n_threads)
+    central = rates(profile, request_bytes=request_bytes, n_threads=n_threads, idle_s=idle_s)
 
     def factor(figure: Figure) -> float:
         return float(np.exp(figure.sigma * rng.standard_normal()))

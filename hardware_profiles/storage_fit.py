@@ -24,6 +24,7 @@ read ahead.  `fit_residuals` prints the errors row by row.  A profile's max_requ
 hands to the device; larger requests run as several pieces in parallel lanes.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -64,13 +65,17 @@ def storage_model(storage: Storage) -> StorageModel:
     return replace(from_few_figures(*rates, latency_s, storage.queue_depth), max_request_bytes=storage.max_request)
 
 
-def burst_model(rows: Sequence[BurstRow], request_bytes: int, queue_depth: int) -> StorageModel:
+def burst_model(
+    rows: Sequence[BurstRow], request_bytes: int, queue_depth: int, idle_s: float | None = None
+) -> StorageModel:
     """
     The constants for one request size, from measured bursts.
 
     Each burst's time is taken between the two nearest sizes, as a power of the size.  A burst of m requests takes
     a + m b; a and b have the least squared relative error over the numbers of requests, neither is negative.
+    idle_s: how long the device has nothing to do before a burst; None, or rows that do not say theirs: any.
     """
+    rows = _after_idle(rows, idle_s)
     from scipy.optimize import nnls  # half a second, which only a measured device needs
 
     times = {}
@@ -85,6 +90,27 @@ def burst_model(rows: Sequence[BurstRow], request_bytes: int, queue_depth: int) 
         b = float((seconds / counts).min())
         a = max(0.0, float(seconds[0] - b))
     return StorageModel(float(a), 0.0, 0.0, float(b) / request_bytes, queue_depth)
+
+
+def _after_idle(rows: Sequence[BurstRow], idle_s: float | None) -> Sequence[BurstRow]:
+    """
+    One row for each size and number of requests: between the two nearest idle times its time is linear in the
+    logarithm of the idle time, beyond them it is constant; in the middle of them all without an idle time.
+    """
+    logs = sorted({math.log(row.idle) for row in rows if row.idle})
+    if not logs:
+        return rows
+    at = math.log(idle_s) if idle_s else logs[len(logs) // 2]
+    curves: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for row in rows:
+        assert row.idle  # in every row or in none, says the schema
+        curves.setdefault((row.request, row.n_requests), []).append((math.log(row.idle), row.time))
+    result = []
+    for (request_bytes, n_requests), points in sorted(curves.items()):
+        log_idle, seconds = zip(*sorted(points), strict=True)
+        time_s = float(np.interp(at, log_idle, seconds))
+        result.append(BurstRow.model_construct(request=request_bytes, n_requests=n_requests, time=time_s))
+    return result
 
 
 def _power_law(log_x: np.ndarray, log_y: np.ndarray, at: float) -> float:

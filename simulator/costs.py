@@ -269,6 +269,16 @@ class StepCosts:
         return seconds(embedding_work(self.model, n_tokens), self.rates, n_tokens)
 
 
+def decode_layer_s(model: ModelSpec, rates: DeviceRates, context: int) -> float:
+    """Seconds of compute of a layer for one token at a context, the mean over the layers."""
+    costs = StepCosts(model, rates, False)
+    top_k = 0 if model.experts is None else model.experts.top_k
+    layers = range(model.n_layers)
+    moe_s = costs.router_s(1) + costs.expert_ffn_s(top_k, 1)
+    attention_s = float(np.mean([costs.attention_of(layer, max(1, context), 1) for layer in layers]))
+    return attention_s + moe_s
+
+
 def representative_layers(model: ModelSpec) -> list[int]:
     """For every layer the first one whose attention has the same kind and bytes, so costs the same."""
     first: dict[tuple[str, int], int] = {}

@@ -50,13 +50,13 @@ def expert_ffn_calls(model: ModelSpec, n_experts_used: int, n_tokens: int, zero_
     if experts is None or experts.n_shared:
         return ()
     tensor_type, n_bytes = model.tensor_types.experts, model_size.expert_bytes(model)
-    row = Call("row", NO_TYPE, 1, 1)
+    row = (Call("row", NO_TYPE, 1, 1), Call("row_wait", NO_TYPE, 1, 1))
     if n_tokens == 1:
         working_set = n_bytes * experts.n_experts * model.n_moe_layers
-        return (Call("experts", tensor_type, n_bytes, n_experts_used, zero_frac, working_set), row)
+        return (Call("experts", tensor_type, n_bytes, n_experts_used, zero_frac, working_set), *row)
     per_expert = max(1, round(n_tokens * experts.top_k / max(1, n_experts_used)))
     matrices = matrix_calls(model_size.expert_matrices(model), tensor_type, per_expert, model_size.file_bytes(model))
-    return (*(matrices * n_experts_used), row)
+    return (*(matrices * n_experts_used), *row)
 
 
 def dense_ffn_calls(model: ModelSpec, n_tokens: int = 1) -> tuple[Call, ...]:

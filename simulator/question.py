@@ -5,6 +5,7 @@ A question holds a whole hardware profile with its uncertainties, a scenario onl
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from hardware_profiles.schema import HardwareProfile
 from hardware_profiles.schema_base import Z_80
 from hardware_profiles.storage import StorageModel
 from moeplan.errors import InputError
+from simulator.costs import decode_layer_s
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.memory import MemoryPlan, plan_memory
 from simulator.model.spec import ModelSpec
@@ -171,9 +173,31 @@ def question_rates(question: Question, rng: np.random.Generator | None = None) -
 def device_rates(question: Question, rng: np.random.Generator | None = None) -> DeviceRates:
     """The device's central rates, or one Monte Carlo draw, without the question's what-ifs."""
     request_bytes = expert_layout(question.model, question.layout).request_bytes or None
+    idle_s = storage_idle_s(question.model, question.profile, question.n_threads, _last_context(question))
     if rng is None:
-        return rates(question.profile, request_bytes=request_bytes, n_threads=question.n_threads)
-    return sample_rates(question.profile, rng, request_bytes=request_bytes, n_threads=question.n_threads)
+        return rates(question.profile, request_bytes=request_bytes, n_threads=question.n_threads, idle_s=idle_s)
+    return sample_rates(question.profile, rng, request_bytes=request_bytes, n_threads=question.n_threads, idle_s=idle_s)
+
+
+def _last_context(question: Question) -> int:
+    """Keys that the last token sees, about."""
+    if question.context is not None or question.trace is None:
+        return question.context or 0
+    return int(question.trace.position[-1])
+
+
+@lru_cache(maxsize=256)
+def storage_idle_s(model: ModelSpec, profile: HardwareProfile, n_threads: int | None, context: int) -> float | None:
+    """
+    Seconds of compute between the reads of two layers of decode, where each layer misses something: how long the
+    storage rests before a burst.  None where the profile's bursts do not depend on it.
+
+    Left out: that it rests longer where some layers find all their experts.
+    """
+    bursts = profile.storage.bursts
+    if bursts is None or bursts.rows[0].idle is None:
+        return None
+    return decode_layer_s(model, rates(profile, n_threads=n_threads), context)
 
 
 def with_what_ifs(question: Question, drawn: DeviceRates) -> DeviceRates:

@@ -110,6 +110,16 @@ def test_an_op_is_the_sum_of_its_calls() -> None:
     assert costs.seconds(work, scenario.rates) == pytest.approx(scenario.rates.kernels.seconds(work.calls[0]))
 
 
+def test_taking_a_row_from_the_cache_costs_what_was_measured_and_nothing_where_it_was_not() -> None:
+    """Tables made before row_wait was measured have it in row."""
+    work = costs.expert_ffn_work(tiny_model(), 2)
+    without, with_it = (
+        costs.seconds(work, replace(device_rates(), kernels=times_of(*rows)))
+        for rows in (FULL, (*FULL, row("row_wait", 1, "17 us")))
+    )
+    assert with_it == pytest.approx(without + 17e-6)
+
+
 def test_a_type_that_was_not_measured_takes_the_roofline() -> None:
     """A missing kernel must not be free."""
     kernels = times_of(row("router", 64, "11 us"))

@@ -1,9 +1,16 @@
 """Measured bursts and the limiter, as the storage model has them."""
 
-import pytest
+from dataclasses import replace
 
-from hardware_profiles.schema_storage import BurstRow
+import pytest
+from pydantic import ValidationError
+
+from hardware_profiles.catalog import load_profile
+from hardware_profiles.schema_storage import BurstRow, StorageBursts
 from hardware_profiles.storage_fit import burst_model
+from simulator.model.catalog import load_model_spec
+from simulator.question import Question
+from simulator.question import device_rates as device_rates_of
 from tests.conftest import device_rates, storage_model
 
 SIZE = 2**21
@@ -60,3 +67,47 @@ def test_reads_behind_a_limiter_disturb_compute_less() -> None:
     assert limited.contended_read_frac == 1.0
     barely = rates.limited(0.9e9, 10**6)
     assert barely.contended_read_frac == pytest.approx(0.5 / 0.9)
+
+
+def idle_bursts(short_ms: float = 1) -> list[BurstRow]:
+    """A device that takes 1 ms a request after a short rest and 3 ms after 9 ms."""
+    return [
+        BurstRow.model_validate(
+            {"request": f"{SIZE} B", "n_requests": n, "time": f"{n * seconds} s", "idle": f"{idle} ms"}
+        )
+        for n in (1, 2, 4)
+        for idle, seconds in ((short_ms, 1e-3), (9, 3e-3))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "seconds"), [(1e-4, 1e-3), (1e-3, 1e-3), (3e-3, 2e-3), (9e-3, 3e-3), (1.0, 3e-3), (None, 3e-3)]
+)
+def test_a_device_that_rested_reads_slower(idle_s: float | None, seconds: float) -> None:
+    """Between two idle times by the logarithm, beyond them the end's own time; untold: the middle of those measured."""
+    model = burst_model(idle_bursts(), SIZE, 8, idle_s)
+    assert model.burst_s(1, SIZE) == pytest.approx(seconds)
+    assert model.burst_s(4, SIZE) == pytest.approx(4 * seconds)
+
+
+def test_idle_stands_in_every_row_or_in_none() -> None:
+    """Rows of both kinds could not be told apart."""
+    rows = [row.model_dump(exclude_none=True) for row in (*idle_bursts(), *bursts(0.0, 1e-3, 2 * SIZE))]
+    for row in rows:
+        row |= {"request": f"{row['request']} B", "time": f"{row['time']} s"}
+        row |= {"idle": f"{row['idle']} s"} if "idle" in row else {}
+    with pytest.raises(ValidationError, match="must say idle in every row or in none"):
+        StorageBursts.model_validate({"kind": "measured", "source": "a test", "uncertainty": 0.1, "rows": rows})
+
+
+def test_the_rest_of_the_storage_is_a_layers_compute() -> None:
+    """A longer context computes longer between two reads, so the storage rests longer and reads slower."""
+    profile = load_profile("raspberry-pi-5-nvme")
+    source = {"kind": "measured", "source": "a test", "uncertainty": 0.1}
+    bursts = StorageBursts.model_construct(**source, rows=tuple(idle_bursts(0.1)))
+    profile = profile.model_copy(update={"storage": profile.storage.model_copy(update={"bursts": bursts})})
+    question = Question(load_model_spec("smallthinker-4b-a0.6b"), profile, None, context=16)
+    reads_s = [
+        device_rates_of(replace(question, context=context)).storage.burst_s(1, SIZE) for context in (16, 2048, 8192)
+    ]
+    assert reads_s[0] < reads_s[1] < reads_s[2]
