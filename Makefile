@@ -83,8 +83,9 @@ $(GRID)/profile.yaml: | $(READY)
 	$(BIN)/moeplan hardware probe --output $@
 
 # The simulator against llama.cpp: in RAM, and, as root on control groups v1, on a mapped file under a memory limit.
-validate-llamacpp: $(PARITY)/.ready $(BIG)
-	PYTHONPATH=.:tests $(PARITY)/bin/python -m parity.validate_llama_cpp $(BIG) --output output/validate-llamacpp.json
+validate-llamacpp: $(PARITY)/.ready $(BIG) $(GRID)/profile.yaml
+	PYTHONPATH=.:tests $(PARITY)/bin/python -m parity.validate_llama_cpp $(BIG) --output output/validate-llamacpp.json \
+	  --n-runs 3 --profile $(GRID)/profile.yaml
 
 $(BIG): | $(READY)
 	$(BIN)/moeplan model synthesize --model smallthinker-4b-a0.6b --quantisation Q4_0 --output $(BIG)

@@ -74,10 +74,10 @@ def test_a_row_twice_is_refused() -> None:
 
 
 FULL = (
-    row("gemv", 100, "2 us"), row("gemv", 100_000, "50 us"),
-    row("gemm", 100, "20 us", count=8), row("gemm", 100_000, "90 us", count=8),
-    row("experts", 100, "5 us"), row("experts", 100_000, "60 us"),
-    row("experts", 100, "9 us", count=4), row("experts", 100_000, "220 us", count=4),
+    row("gemv", 100, "2 us", type="q8_0"), row("gemv", 100_000, "50 us", type="q8_0"),
+    row("gemm", 100, "20 us", count=8, type="q8_0"), row("gemm", 100_000, "90 us", count=8, type="q8_0"),
+    row("experts", 100, "5 us", type="q8_0"), row("experts", 100_000, "60 us", type="q8_0"),
+    row("experts", 100, "9 us", count=4, type="q8_0"), row("experts", 100_000, "220 us", count=4, type="q8_0"),
     row("attend", 10, "1 us"), row("attend", 10_000, "30 us"),
     row("attend_chunk", 10, "3 us", count=8), row("attention_rest", 32, "7 us"),
     row("router", 64, "11 us"), row("row", 1, "2 us"), row("issue", 8192, "6 us"), row("issue", 8192, "9 us", count=2),

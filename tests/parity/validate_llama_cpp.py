@@ -116,6 +116,7 @@ def mapped_rows(
     costs = {kib: device_as_faults_see_it(path, kib) for kib in READ_AHEADS_KIB}
     for kib, storage in costs.items():
         print(f"read-ahead {_kib(kib)}: {storage}", file=sys.stderr)
+    held = _held_bytes(path, traces["ours"], folder)
     for limit in LIMITS:
         for kib in READ_AHEADS_KIB:
             n_tokens = N_PROMPT + N_WARM_UP + N_COUNTED[kib]
@@ -123,7 +124,6 @@ def mapped_rows(
             tokens = folder / "some.json"
             tokens.write_text(json.dumps(_token_ids(cut["ours"])))
             runs = [_mapped_run(path, tokens, limit, kib) for _ in range(n_runs)]
-            held = round(median(run["anonymous_bytes"] for run in runs) + PAGE_TABLE_FRAC * path.stat().st_size)
             mapping = Mapping(0 if kib is None else kib * 1024, load_bytes=_load_bytes(path, kib), storage=costs[kib])
             results = {name: _mapped_result(spec, profile, trace, limit, mapping, held) for name, trace in cut.items()}
             case = f"{limit / 1e9} GB, read-ahead {_kib(kib)}"
@@ -141,7 +141,7 @@ def mapped_rows(
 def _mapped_result(
     spec: ModelSpec, profile: HardwareProfile, trace: RoutingTrace, limit: int, mapping: Mapping, held_bytes: int
 ) -> tuple[PageCacheResult, float, dict[str, float]]:
-    """The page cache's figures, tokens/s, seconds of a token; held_bytes: what the process was seen to hold itself."""
+    """The page cache's figures, tokens/s, seconds of a token; held_bytes: see _held_bytes."""
     question = Question(
         spec, profile, trace, ram_cap_bytes=limit, n_threads=THREADS[-1], layout="mmap", warm_up_tokens=N_WARM_UP,
         prefetch_policy="none",
@@ -167,6 +167,14 @@ def _kib(kib: int | None) -> str:
 def _token_ids(trace: RoutingTrace) -> list[int]:
     assert trace.token_id is not None
     return trace.token_id.tolist()
+
+
+def _held_bytes(path: Path, trace: RoutingTrace, folder: Path) -> int:
+    """What the process holds beside the file's pages, seen in a run without a limit, which nothing is predicted of."""
+    tokens = folder / "few.json"
+    tokens.write_text(json.dumps(_token_ids(trace)[: N_PROMPT + N_WARM_UP + min(N_COUNTED.values())]))
+    run = measured(llama_cpp(path, tokens, THREADS[-1], "--no-repack"))
+    return round(run["anonymous_bytes"] + PAGE_TABLE_FRAC * path.stat().st_size)
 
 
 def _mapped_run(path: Path, tokens: Path, limit: int, kib: int | None) -> dict:
