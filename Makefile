@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check lint types format wheel clean evaluate quality mismatch samples parity validate-llamacpp kills compare overlap validate
+.PHONY: run test check lint types format wheel clean evaluate quality mismatch samples parity validate-llamacpp kills compare overlap validate bench
 
 MODEL := reference_runtime/weights/tiny-smallthinker-q8_0.gguf
 CORPUS ?= output/corpus
@@ -69,6 +69,15 @@ compare: $(PARITY)/.ready $(BIG)
 overlap: $(READY) $(BIG)
 	$(BIN)/moeplan run --model $(BIG) --prepare
 	$(BIN)/python -m reference_runtime.measure $(BIG) --ram-cap "740 MB" --threads 1
+
+# Slow, not part of CI: how fast sweeps and their parts are, beside libcachesim where it can be installed; BENCH=--quick is short.
+BENCHMARK_VENV := output/benchmark-venv
+
+bench: $(READY)
+	test -f $(BENCHMARK_VENV)/.ready || { $(PYTHON) -m venv $(BENCHMARK_VENV) \
+	  && $(BENCHMARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' \
+	  && touch $(BENCHMARK_VENV)/.ready; } || echo "libcachesim cannot be installed here" >&2
+	$(BIN)/python -m benchmarks --libcachesim $(BENCHMARK_VENV)/bin/python $(BENCH)
 
 # Measure this machine, run the grid for real and compare; nothing else should run meanwhile.  Goes on where it stopped.
 GRID := output/validation

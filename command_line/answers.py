@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_line.console import answer_console
-from command_line.progress import progress_bar, step_bar
+from command_line.progress import step_bar
 from moeplan.errors import InputError
 from moeplan.files import output_target
 from moeplan.quantity import parse_quantity
@@ -60,11 +60,11 @@ def simulate(
     threads: Threads = None, storage_limit: StorageLimit = None, kv_type: KvType = None,
     engine: EngineOption = "simpy", seed: Seed = 0,
     timeline: Annotated[Path | None, typer.Option("--timeline", help="Parquet file for every operation.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", help="Write an HTML report to this file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write an HTML report to this file; missing folders are made.")] = None,
     read_ahead: ReadAhead = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """How fast is this model on this device, and does storage feed the experts in time?"""
-    _check_outputs((timeline, ".parquet"), (output, ".html"))
+    check_outputs((timeline, ".parquet"), (output, ".html"))
     from simulator import simulate as simulation
     from simulator.model.spec import with_kv_type
 
@@ -94,7 +94,7 @@ def simulate(
     from reports.terminal import render_result
 
     render_result(result, answer_console())
-    _say_where(output)
+    say_where(output)
 
 
 def plan(
@@ -103,25 +103,32 @@ def plan(
     trace: Trace = None, ram_cap: RamCap = None, storage_read: StorageRead = None,
     cache: Cache = "lru", prefetch: Prefetch = None, layout: Layout = "bundle", context: Context = None,
     start: StartOption = "warm", lm_head_predictor: Predictor = False, adapt_trace: AdaptTrace = False,
+    prices: Annotated[
+        Path | None, typer.Option("--prices", metavar="YAML", help="Prices of RAM, storage and compute.")
+    ] = None,
     engine: EngineOption = "simpy", seed: Seed = 0,
-    output: Annotated[Path | None, typer.Option("--output", help="Write an HTML report to this file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", help="Write an HTML report to this file; missing folders are made.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Does it reach a target speed, and what would have to change?"""
-    _check_outputs((output, ".html"))
+    """Does it reach a target speed, what would have to change, and what does the target ask at least?"""
+    check_outputs((output, ".html"))
     _refuse_mmap(layout)
     from simulator import planner
+    from simulator.inverse.prices import load_prices
     from simulator.simulate import checked_engine
+
+    price_list = None if prices is None else load_prices(prices)
 
     question = _question(
         model, hardware, trace, ram_cap, storage_read, cache, prefetch, layout, context, start, lm_head_predictor,
         adapt_trace,
     )  # fmt: skip
-    n_scenarios = planner.default_grid(question).n_scenarios
     chosen = checked_engine(engine)
-    # one bar after the other: the scenario's own tokens, then the grid
-    with step_bar("simulating tokens") as on_step, progress_bar("simulating the grid", n_scenarios) as on_row:
-        answer = planner.plan(question, target_tokens_per_s, engine=chosen, seed=seed, on_row=on_row, on_step=on_step)
+    with step_bar("simulating tokens") as on_step, step_bar("searching") as on_part:
+        answer = planner.plan(
+            question, target_tokens_per_s, prices=price_list, engine=chosen, seed=seed, on_step=on_step,
+            on_part=on_part,
+        )  # fmt: skip
     if output is not None:
         from reports.html import write_plan_report
 
@@ -132,7 +139,7 @@ def plan(
     from reports.terminal import render_plan
 
     render_plan(answer, answer_console())
-    _say_where(output)
+    say_where(output)
 
 
 def report(
@@ -140,14 +147,15 @@ def report(
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The HTML file to write.")],
 ) -> None:
     """Write the HTML report of a sweep that is on disk."""
-    _check_outputs((output, ".html"))
+    check_outputs((output, ".html"))
     from command_line.sweep_folder import read_sweep
     from reports.html import write_sweep_report
 
     rows, conditions = read_sweep(folder)
     told = [row for row in rows if row.verdict != "failed"]  # a scenario that nobody can ask has no place in a map
-    write_sweep_report(told, output, conditions)
-    _say_where(output)
+    with step_bar("drawing maps"):
+        write_sweep_report(told, output, conditions)
+    say_where(output)
 
 
 def _question(
@@ -202,7 +210,7 @@ def _refuse_mmap(layout: str) -> None:
         raise InputError("--layout", "must be bundle or split here", repr(layout), "simulate knows mmap")
 
 
-def _check_outputs(*outputs: tuple[Path | None, str]) -> None:
+def check_outputs(*outputs: tuple[Path | None, str]) -> None:
     """Before anything runs: every output can be a file of its kind."""
     for path, suffix in outputs:
         if path is not None:
@@ -224,6 +232,6 @@ def _write_timeline(question: "Question", path: Path) -> None:
         records_frame(records).to_parquet(temporary)
 
 
-def _say_where(path: Path | None) -> None:
+def say_where(path: Path | None) -> None:
     if path is not None:
         print(f"report: {path}")

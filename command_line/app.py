@@ -12,6 +12,7 @@ import typer
 
 from command_line import hardware, model, trace
 from command_line.answers import plan, report, simulate
+from command_line.design import design
 from command_line.run import run
 from command_line.sweep import sweep
 from command_line.validate import validate
@@ -30,6 +31,7 @@ app.add_typer(model.app, name="model")
 app.add_typer(trace.app, name="trace")
 app.command()(simulate)
 app.command()(plan)
+app.command()(design)
 app.command()(sweep)
 app.command()(report)
 app.command()(run)

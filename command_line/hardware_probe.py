@@ -22,7 +22,9 @@ def probe(
         str | None,
         typer.Option(help="Numbers of threads, e.g. 1,2,4; default: one, powers of two, all.", metavar="N,N"),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="About how long to measure; below 45 a rough profile.")] = 150.0,
+    seconds: Annotated[
+        float, typer.Option(help="About how long to measure, 20 at least; below 60 a rough profile.")
+    ] = 150.0,
 ) -> None:
     """
     Measure this machine: the runtime's kernels, RAM, the disk, and both at once.  Takes under three minutes.

@@ -24,6 +24,7 @@ IN_ROWS = {"context": "context", "threads": "threads", "layout": "expert_layout"
 
 def sweep_conditions(definition: "SweepDefinition", inputs: "Inputs") -> dict[str, str]:
     """What holds for all rows, in words, and what a reader must not miss at the smallest RAM cap."""
+    from simulator.policies import OFFLINE_POLICIES
     from simulator.small_print import small_print, warnings_of
 
     axes = definition.axes
@@ -44,6 +45,9 @@ def sweep_conditions(definition: "SweepDefinition", inputs: "Inputs") -> dict[st
         conditions["model"] = several.get("model", prepared.question.model.title) + "; weights: see the rows"
     if "hardware" in several:
         conditions["device"] = several["hardware"]
+    offline = [str(name) for name in axes["cache"] if name in OFFLINE_POLICIES]
+    if offline:
+        conditions["cache"] = f"{', '.join(offline)}: told the future, a bound that no runtime reaches"
     if len(axes["trace"]) > 1:
         conditions["routing"] = f"{len(axes['trace'])} traces"
     if definition.start == "warm":
@@ -83,21 +87,28 @@ def write_sweep_report_of(folder: Path, rows: "Sequence[SweepRow]") -> str:
         return f"{n_maps} heat maps are more than anybody reads; {FILE_NAME} has all rows"
     from reports.html import write_sweep_report  # half a second of matplotlib
 
-    _, conditions = read_sweep(folder)
-    write_sweep_report(told, folder / "report.html", conditions)
+    write_sweep_report(told, folder / "report.html", read_conditions(folder))
     return ""
+
+
+def read_conditions(folder: Path) -> dict[str, str]:
+    """What holds for all rows of a finished sweep, in words."""
+    import pyarrow.parquet as pq
+
+    found: dict[str, str] = json.loads(pq.read_metadata(folder / FILE_NAME).metadata[METADATA_KEY])
+    return found
 
 
 def read_sweep(folder: Path) -> "tuple[list[SweepRow], dict[str, str]]":
     """The rows and the conditions of a sweep folder. Raises InputError."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from simulator.result import SweepRow
+    from simulator.sweeps.store import read_table
 
     path = folder / FILE_NAME
     try:
-        table = pq.read_table(path)
+        table = read_table(path)
         conditions = json.loads((table.schema.metadata or {})[METADATA_KEY])
         return [SweepRow(**row) for row in table.to_pylist()], conditions
     except FileNotFoundError as error:

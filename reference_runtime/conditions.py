@@ -1,10 +1,13 @@
 """Under which conditions a run was made: what a reader must know to compare two figures."""
 
+import hashlib
 import os
 import platform
 from pathlib import Path
 
 import numpy as np
+
+THREAD_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def machine_conditions() -> dict[str, str]:
@@ -18,6 +21,32 @@ def machine_conditions() -> dict[str, str]:
         "numpy": np.__version__,
         "blas": _blas(),
     }
+
+
+def code_fingerprint() -> str:
+    """
+    12 hexadecimal digits of the code whose times are measured: the kernels and the forward pass.
+
+    Figures of two runs are comparable where they are the same.
+    """
+    folder = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in (*sorted((folder / "kernels").glob("*.py")), folder / "forward.py"):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def thread_settings() -> dict[str, str]:
+    """What decides how idle threads wait, by the variable's name; only what is set."""
+    return {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
+
+
+def clock_governor() -> str:
+    """How the system chooses the clock of the first core, "not told" where it does not tell."""
+    try:
+        return Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
+    except OSError:
+        return "not told"
 
 
 def usable_cores() -> int:

@@ -11,16 +11,20 @@ from pathlib import Path
 import numpy as np
 
 from moeplan.errors import InputError
+from reference_runtime.forward import route
 from reference_runtime.model_config import ModelConfig
 from traces.routing_trace import RoutingTrace
 from traces.store import read_trace
 
+WRAPS = "; begins again at the trace's end"  # of a label
+
 
 class ReplayRouter:
     """
-    A Router (see forward.py) that ignores the scores: the token at position p gets the trace's row first_row + p.
+    A Router (see forward.py) whose choice is not the scores': the token at position p gets the row first_row + p.
 
-    The choice depends on layer and position alone, so it is the same for every cap, chunk size and repetition.
+    The choice depends on layer and position alone, so it is the same for every cap, chunk size and repetition.  The
+    model's own choice is made all the same and thrown away, so that the router takes the time that it does without.
     """
 
     def __init__(
@@ -38,7 +42,7 @@ class ReplayRouter:
         if trace.weights is None:
             self.label += "; equal weights, the trace has none"
         if wrap:
-            self.label += "; begins again at the trace's end"
+            self.label += WRAPS
         self._name, self._first_row, self._wrap = name, first_row, wrap
         self._ids = trace.expert_ids  # int16 (n_tokens, n_layers, k)
         self._weights = _weights(trace, config)  # float32 like ids
@@ -51,6 +55,7 @@ class ReplayRouter:
 
         Raises InputError behind the trace's last row unless it wraps.
         """
+        route(scores, config)  # for its time
         rows = self._first_row + first_position + np.arange(len(scores))  # (n,)
         self.check_length(int(rows[-1]) + 1 - self._first_row)
         rows %= len(self._ids)

@@ -114,12 +114,12 @@ def _prompt_logits(
     runtime: Runtime, task: Task, session: Session, on_prompt: Callable[[int], object] | None
 ) -> np.ndarray:
     """The logits (vocab,) after the prompt, which is fed or loaded, and saved where that is asked for."""
+    found = _conditions(runtime, task)
+    fed_with = {name: found[name] for name in FED_WITH}
     if task.state is not None:
-        return task.state.load_into(session.cache, runtime.model_file)
+        return task.state.load_into(session.cache, runtime.model_file, fed_with)
     logits = session.feed(task.prompt, on_prompt)
     if task.save_state is not None:
-        found = _conditions(runtime, task)
-        fed_with = {name: found[name] for name in FED_WITH}
         save_state(task.save_state, session.cache, task.prompt, logits, runtime.model_file, fed_with)
     return logits
 

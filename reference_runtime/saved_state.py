@@ -21,6 +21,7 @@ from moeplan.errors import InputError
 from moeplan.files import atomic_path
 from reference_runtime.kv_cache import KVCache
 from reference_runtime.loading.model_file import ModelFile
+from reference_runtime.routing_replay import WRAPS
 from reference_runtime.streaming.source_fingerprint import Fingerprint, check_source, source_fingerprint
 from simulator.model.imports.safetensors_header import header_entries
 
@@ -28,6 +29,7 @@ FORMAT, VERSION = "moeplan saved state", "1"
 ITEM_BYTES = 4  # float32 and int32
 DTYPES = {"token_ids": "I32"}  # the others are F32
 HEADER_ALIGNMENT_BYTES = 8  # the format pads its header so
+SAME_EXPERTS = ("routing", "top_k")  # conditions that decide which experts made the keys and values
 AGAIN = "save it again with moeplan run --save-state"
 
 
@@ -74,14 +76,31 @@ class SavedState:
         must = f"must be of the prompt that is given, it holds {len(own)} tokens"
         raise InputError(str(self.path), must, got, "give the prompt that was saved")
 
-    def load_into(self, cache: KVCache, model_file: ModelFile) -> np.ndarray:
+    def check_fed_with(self, conditions: Mapping[str, str]) -> None:
+        """
+        Raises InputError where the prompt was fed with other experts than a run of these conditions takes.
+
+        Another kernel or another chunk size changes last digits only, and where a replayed trace begins again comes
+        after the prompt.
+        """
+        for name in SAME_EXPERTS:
+            fed, wanted = (found.get(name, "nothing").removesuffix(WRAPS) for found in (self.fed_with, conditions))
+            if fed != wanted:
+                raise InputError(str(self.path), f"must have been fed with {name} {wanted}", f"{name} {fed}", AGAIN)
+
+    def load_into(
+        self, cache: KVCache, model_file: ModelFile, conditions: Mapping[str, str] | None = None
+    ) -> np.ndarray:
         """
         Fill an empty cache; the logits (vocab,) after the prompt's last token.
 
-        Raises InputError where the model is another one, the shapes differ, the cache is too small or the file is
+        conditions: of the run that goes on from here, None: whatever they are.  Raises InputError where the model is
+        another one, the prompt was fed with other experts, the shapes differ, the cache is too small or the file is
         damaged; the cache then still counts no token.
         """
         check_source(self.path, self.source, model_file, AGAIN)
+        if conditions is not None:
+            self.check_fed_with(conditions)
         n_layers, n_kv, capacity, dim = cache.keys.shape
         needed, vocab_size = (n_layers, n_kv, self.n_tokens, dim), model_file.config.vocab_size
         if self.cache_shape != needed or len(self.logits) != vocab_size:

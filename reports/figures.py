@@ -22,7 +22,8 @@ from reports.figure_style import (
     figure_style,
     new_axes,
 )
-from reports.wording import OP, memory_rows, percent, round_bytes, token_s
+from reports.memory_wording import memory_rows
+from reports.wording import OP, percent, round_bytes, token_s
 from simulator.result import LayerResult, MemoryResult, Result
 
 OP_COLOUR = {
@@ -33,7 +34,14 @@ OP_COLOUR = {
     "router": PURPLE,
     "embedding": GREY,
 }
-PART_COLOUR = {"dense part": BLUE, "experts": GREEN, "KV": SKY, "read buffers": ORANGE, "activations": PURPLE}
+PART_COLOUR = {
+    "dense part": BLUE,
+    "experts": GREEN,
+    "mapped file": GREEN,
+    "KV": SKY,
+    "read buffers": ORANGE,
+    "activations": PURPLE,
+}
 WAIT_LOOK: dict[str, Any] = {
     "facecolor": "#F9DCC9",
     "edgecolor": VERMILION,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.result import PlanResult, Result, SweepRow
+from simulator.result import PlanResult, SweepRow
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,3 @@ def cell_of(grid: Grid, row: SweepRow | None) -> tuple[int, int] | None:
 
 def _near(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=1e-9)
-
-
-def bytes_read_per_token(result: Result) -> float | None:
-    """Mean bytes requested from storage per decode token, None without an expert cache."""
-    return None if result.cache is None else result.cache.bytes_read_per_token

@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from moeplan.files import write_text
-from reports import wording
+from reports import design_wording, inverse_wording, wording
+from reports.design_figure import design_figure
 from reports.figure_style import as_data_uri
 from reports.figures import layer_figure, memory_figure, time_figure
-from reports.grid import Grid, as_grids, bytes_read_per_token, cell_of, current_row
+from reports.front_figure import front_figure
+from reports.glossary import DESIGN_WORDS, LAYER_WORDS, PLAN_WORDS
+from reports.grid import Grid, as_grids, cell_of, current_row
 from reports.heat_map import has_intervals, heat_map
 from reports.html_environment import html_environment
-from simulator.result import PlanResult, Result, SweepRow
+from reports.memory_wording import memory_finding, memory_rows
+from simulator.result import DesignResult, PlanResult, Result, SweepRow
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ def write_plan_report(plan: PlanResult, path: Path) -> None:
         "reaching": [change for change in plan.changes if change.reaches],
         "not_reaching": [change for change in plan.changes if not change.reaches],
         "maps": _heat_maps(plan.grid, plan.target_tokens_per_s, now),
-        "read_bytes_per_token": bytes_read_per_token(plan.result),
+        "words": PLAN_WORDS | LAYER_WORDS,
+        **_inverse_context(plan),
     }
     _write("plan.html.j2", path, **_result_context(plan.result), **page)
 
@@ -52,7 +57,7 @@ def write_result_report(result: Result, path: Path) -> None:
         "headline": wording.headline(result),
         "tone": result.verdict,
         "reason": "",
-        "read_bytes_per_token": bytes_read_per_token(result),
+        "words": LAYER_WORDS,
     }
     _write("result.html.j2", path, **_result_context(result), **page)
 
@@ -67,8 +72,58 @@ def write_sweep_report(rows: Sequence[SweepRow], path: Path, small_print: dict[s
         "reason": wording.sweep_reason(rows),
         "maps": _heat_maps(rows, None, None),
         "small_print": small_print,
+        "words": LAYER_WORDS,
     }
     _write("sweep.html.j2", path, **page)
+
+
+def write_design_report(result: DesignResult, path: Path) -> None:
+    """Write the page of the shapes of a hypothetical model. Raises InputError as above."""
+    runs = any(design.tokens_per_s is not None for design in result.designs)
+    page = {
+        "title": design_wording.design_question(result),
+        "headline": design_wording.design_headline(result),
+        "tone": "yes" if design_wording.largest_that_holds(result) else "no",
+        "reasons": (design_wording.design_reason(result), design_wording.design_target(result)),
+        "warnings": result.warnings,
+        "picture": _design_picture(result) if runs else None,
+        "rows": [design_wording.design_row(design, result.holds_frac) for design in result.designs],
+        "caption": design_wording.DESIGN_CAPTION,
+        "small_print": result.small_print,
+        "words": DESIGN_WORDS | LAYER_WORDS,
+    }
+    _write("design.html.j2", path, **page)
+
+
+def _design_picture(result: DesignResult) -> Picture:
+    caption = (
+        "Above: t_attention dashed, t_prefetch in full, means over the cases with a miss. Below: tokens/s with the "
+        "80 % interval. A filled mark: it holds there, or nothing has to be read."
+    )
+    return Picture(design_wording.picture_title(result), as_data_uri(design_figure(result)), caption)
+
+
+def _inverse_context(plan: PlanResult) -> dict[str, Any]:
+    """Limits, front and purchases as the page has them."""
+    target, result, front = plan.target_tokens_per_s, plan.result, None
+    if plan.front is not None:
+        now = result.memory.ram_cap_bytes, result.storage_read_bytes_per_s or 0.0
+        source = as_data_uri(front_figure(plan.front, now))
+        caption = f"On a line and above it the target is met. Tried: {plan.front.grid}."
+        front = Picture(inverse_wording.front_finding(plan.front, target), source, caption)
+    shop = None
+    if plan.shopping is not None:
+        meeting, safe = inverse_wording.purchase_rows(plan.shopping)
+        title = inverse_wording.shopping_finding(plan.shopping, target)
+        shop = {"title": title, "meeting": meeting, "safe": safe, "grid": plan.shopping.grid}
+    return {
+        "limits": inverse_wording.limit_rows(plan),
+        "limits_title": inverse_wording.limits_title(plan),
+        "limits_caption": inverse_wording.LIMITS_CAPTION,
+        "front": front,
+        "front_rows": [] if plan.front is None else inverse_wording.front_rows(plan.front),
+        "shopping": shop,
+    }
 
 
 def _result_context(result: Result) -> dict[str, Any]:
@@ -78,7 +133,7 @@ def _result_context(result: Result) -> dict[str, Any]:
         "result": result,
         "small_print": result.small_print,
         "bound": wording.bound_sentence(result),
-        "memory_rows": wording.memory_rows(result.memory),
+        "memory_rows": memory_rows(result.memory),
         "layers": _layers_picture(result) if runs and result.layers else None,
         "time": _time_picture(result) if runs and wording.token_s(result) > 0 else None,
         "memory": _memory_picture(result) if runs else None,
@@ -102,7 +157,7 @@ def _time_picture(result: Result) -> Picture:
 
 
 def _memory_picture(result: Result) -> Picture:
-    return Picture(wording.memory_finding(result.memory), as_data_uri(memory_figure(result.memory)))
+    return Picture(memory_finding(result.memory), as_data_uri(memory_figure(result.memory)))
 
 
 def _heat_maps(

@@ -8,12 +8,23 @@ from rich.text import Text
 
 from moeplan.quantity import format_seconds
 from reports import wording
-from reports.grid import Grid, as_grids, bytes_read_per_token
+from reports.console_text import MAX_WIDTH, plain, print_lines, print_things, text_width
+from reports.grid import Grid, as_grids
+from reports.inverse_terminal import render_inverse
+from reports.memory_wording import memory_rows
 from simulator.result import Change, Interval, MemoryResult, PlanResult, Result, SweepRow
 
-MAX_WIDTH = 100
+__all__ = ["MAX_WIDTH", "plain", "render_plan", "render_result", "render_sweep"]
+
 BAR_WIDTH = 56
-BAR_MARKS = {"dense part": "█#", "experts": "▓=", "KV": "▒+", "read buffers": "░~", "activations": "·."}
+BAR_MARKS = {
+    "dense part": "█#",
+    "experts": "▓=",
+    "mapped file": "▓=",
+    "KV": "▒+",
+    "read buffers": "░~",
+    "activations": "·.",
+}
 TONE = {"yes": "bold green", "resident": "bold green", "likely": "bold yellow", "streams": "bold cyan"}
 SHORT_PRINT = ("start", "context", "routing")  # a plan's reader asks for these first; the page has all
 
@@ -21,40 +32,38 @@ SHORT_PRINT = ("start", "context", "routing")  # a plan's reader asks for these 
 def render_plan(plan: PlanResult, console: Console) -> None:
     """Print a plan: decision, memory, overlap, the three cheapest changes that reach the target, warnings."""
     result = plan.result
-    _print(console, Text(plain(wording.question(result, plan.target_tokens_per_s))))
+    print_things(console, Text(plain(wording.question(result, plan.target_tokens_per_s))))
     target = f"target {wording.goal(plan.target_tokens_per_s)}"
     _answer(console, wording.plan_headline(plan), plan.decision, result.tokens_per_s, target)
-    _lines(console, wording.plan_reason(plan), wording.bound_sentence(result))
+    print_lines(console, wording.plan_reason(plan), wording.bound_sentence(result))
     _body(console, result)
     _changes(console, plan)
+    render_inverse(plan, console)
     _end(console, result)
 
 
 def render_result(result: Result, console: Console) -> None:
     """Print one simulated scenario: verdict, memory, overlap, warnings."""
-    _print(console, Text(plain(wording.question(result))))
+    print_things(console, Text(plain(wording.question(result))))
     _answer(console, wording.headline(result), result.verdict, result.tokens_per_s)
-    _lines(console, wording.bound_sentence(result))
+    print_lines(console, wording.bound_sentence(result))
     _body(console, result)
     _end(console, result)
 
 
 def render_sweep(rows: Sequence[SweepRow], console: Console) -> None:
     """Print a sweep: one matrix of tokens/s over RAM cap and storage speed per pair of policies."""
-    _print(console, Text(wording.sweep_headline(rows), style="bold"))
-    _lines(console, wording.sweep_reason(rows))
+    print_things(console, Text(wording.sweep_headline(rows), style="bold"))
+    print_lines(console, wording.sweep_reason(rows))
     for grid in as_grids(rows):
         policies = f"{grid.cache_policy} cache, {grid.prefetch_policy} prefetch"
-        _print(console, Text(plain(f"\n{policies}{', ' if grid.others else ''}{grid.others}: tokens/s")))
-        per_block = max(1, (_width(console) - 10) // 11)
+        print_things(console, Text(plain(f"\n{policies}{', ' if grid.others else ''}{grid.others}: tokens/s")))
+        per_block = max(1, (text_width(console) - 10) // 11)
         for start in range(0, len(grid.speeds_bytes_per_s), per_block):
-            _print(console, _matrix(grid, range(len(grid.speeds_bytes_per_s))[start : start + per_block]))
-    _print(console, Text("* all experts resident   x cannot run   blank: not run   80 % intervals: see the report"))
-
-
-def plain(text: str) -> str:
-    """The text without anything that a terminal would obey: control characters become '?'."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+            print_things(console, _matrix(grid, range(len(grid.speeds_bytes_per_s))[start : start + per_block]))
+    print_things(
+        console, Text("* all experts resident   x cannot run   blank: not run   80 % intervals: see the report")
+    )
 
 
 def _answer(console: Console, headline: str, tone: str, speed: Interval | None, *more: str) -> None:
@@ -63,15 +72,15 @@ def _answer(console: Console, headline: str, tone: str, speed: Interval | None, 
         line.append(f": {wording.number(speed.value)} tokens/s", style="bold")
         detail = ", ".join((f"80 % interval {wording.span(speed)}", *more))
         line.append(f"  ({detail})", style="not bold default")
-    _print(console, line)
+    print_things(console, line)
 
 
 def _body(console: Console, result: Result) -> None:
     """The arithmetic where it cannot run; else memory, overlap, cache and speed at the start."""
     if result.verdict == "cannot_run":
-        _print(console, Text("\nThe arithmetic", style="bold"))
-        _lines(console, *result.arithmetic.splitlines())
-    _print(console, Text(""), _memory_table(result.memory))
+        print_things(console, Text("\nThe arithmetic", style="bold"))
+        print_lines(console, *result.arithmetic.splitlines())
+    print_things(console, Text(""), _memory_table(result.memory))
     if result.verdict == "cannot_run":
         return
     _bars(console, result.memory)
@@ -80,7 +89,7 @@ def _body(console: Console, result: Result) -> None:
     facts.add_column()
     for name, text in _facts(result):
         facts.add_row(Text(name, style="bold"), Text(plain(text)))
-    _print(console, Text(""), facts)
+    print_things(console, Text(""), facts)
 
 
 def _facts(result: Result) -> Iterable[tuple[str, str]]:
@@ -89,16 +98,13 @@ def _facts(result: Result) -> Iterable[tuple[str, str]]:
     if wording.token_s(result) > 0:
         yield "a token's time", wording.time_finding(result)
     if result.cache is not None:
-        cache = result.cache
-        counts = f"{cache.hits:,} hits, {cache.misses:,} misses: {100 * cache.hit_rate:.1f} % hit"
-        read = bytes_read_per_token(result)
-        reads = "" if read is None else f"; {wording.size(read)} read per token"
-        yield "expert cache", f"{cache.policy}, {cache.slots:,} experts; {counts}{reads}"
+        yield "page cache" if result.page_cache else "expert cache", wording.cache_line(result)
     if result.ttft_s is not None:
         low, high = format_seconds(result.ttft_s.low), format_seconds(result.ttft_s.high)
         first = result.first_decode_tokens_per_s
-        then = "" if first is None else f"; the first 16 tokens at {wording.number(first)} tokens/s"
-        prompt = f" for {result.n_prompt_tokens} prompt tokens, cache cold" if result.n_prompt_tokens else ""
+        then = "" if first is None else f"; the 16 tokens after it at {wording.number(first)} tokens/s"
+        empty = "" if result.page_cache else " on an empty cache"
+        prompt = f" for {result.n_prompt_tokens} prompt tokens{empty}" if result.n_prompt_tokens else ""
         yield "first token after", f"{format_seconds(result.ttft_s.value)} ({low} to {high}){prompt}{then}"
     if result.energy_j_per_token is not None:
         yield "energy", f"{wording.number(result.energy_j_per_token)} J per token"
@@ -110,9 +116,9 @@ def _memory_table(memory: MemoryResult) -> Table:
     table.add_column("on storage", justify="right", footer=wording.size(memory.storage_bytes))
     cap = f"{wording.size(memory.resident_bytes)}  (RAM cap {wording.size(memory.ram_cap_bytes)})"
     table.add_column("resident in RAM", justify="left", footer=cap)
-    for row in wording.memory_rows(memory):
+    for row in memory_rows(memory):
         storage = "-" if row.storage_bytes is None else wording.size(row.storage_bytes)
-        cached = "  (in the cache)" if row.name == "experts" else ""
+        cached = {"experts": "  (in the cache)", "mapped file": "  (in the page cache)"}.get(row.name, "")
         table.add_row(row.name, storage, wording.size(row.resident_bytes) + cached)
     return table
 
@@ -120,16 +126,16 @@ def _memory_table(memory: MemoryResult) -> Table:
 def _bars(console: Console, memory: MemoryResult) -> None:
     """Storage and resident as two bars on one scale; each part has its own mark."""
     ascii_only = console.options.ascii_only
-    bar_width = max(10, min(BAR_WIDTH, _width(console) - 24))
+    bar_width = max(10, min(BAR_WIDTH, text_width(console) - 24))
     scale = bar_width / max(memory.storage_bytes, memory.resident_bytes, memory.ram_cap_bytes, 1)
-    rows = wording.memory_rows(memory)
+    rows = memory_rows(memory)
     marks = {row.name: BAR_MARKS[row.name][ascii_only] for row in rows if row.storage_bytes or row.resident_bytes}
     cap = round(memory.ram_cap_bytes * scale)
     storage = _bar([(marks[row.name], row.storage_bytes * scale) for row in rows if row.storage_bytes])
     resident = _bar([(marks[row.name], row.resident_bytes * scale) for row in rows if row.resident_bytes])
     resident = f"{resident[:cap].ljust(cap)}| RAM cap"
     legend = "  ".join(f"{mark} {name}" for name, mark in marks.items())
-    _print(console, Text(f"\non storage  {storage}\nresident    {resident}\n            {legend}"))
+    print_things(console, Text(f"\non storage  {storage}\nresident    {resident}\n            {legend}"))
 
 
 def _bar(parts: list[tuple[str, float]]) -> str:
@@ -146,12 +152,12 @@ def _changes(console: Console, plan: PlanResult) -> None:
     good = [change for change in plan.changes if change.reaches][:3]
     target = wording.goal(plan.target_tokens_per_s)
     if good:
-        _print(console, Text(f"\nWhat would reach {target} tokens/s, cheapest first", style="bold"))
-        _print(console, _change_table(good))
+        print_things(console, Text(f"\nWhat would reach {target} tokens/s, cheapest first", style="bold"))
+        print_things(console, _change_table(good))
     elif plan.changes:
         tried = sorted(plan.changes, key=lambda change: -(change.tokens_per_s.value if change.tokens_per_s else 0.0))
-        _print(console, Text(f"\nNo single change reaches {target} tokens/s; the best", style="bold"))
-        _print(console, _change_table(tried[:3]))
+        print_things(console, Text(f"\nNo single change reaches {target} tokens/s; the best", style="bold"))
+        print_things(console, _change_table(tried[:3]))
 
 
 def _change_table(changes: list[Change]) -> Table:
@@ -189,24 +195,10 @@ def _cell(row: SweepRow | None) -> str:
 
 def _end(console: Console, result: Result) -> None:
     if result.warnings:
-        _print(console, Text(""))
+        print_things(console, Text(""))
     for warning in result.warnings:
-        _print(console, Text(f"! {plain(warning)}", style="yellow"))
-    _print(console, Text(""))
+        print_things(console, Text(f"! {plain(warning)}", style="yellow"))
+    print_things(console, Text(""))
     for key in SHORT_PRINT:
         if key in result.small_print:
-            _print(console, Text(f"{key}: {plain(result.small_print[key])}", style="dim"))
-
-
-def _width(console: Console) -> int:
-    return min(console.width, MAX_WIDTH)
-
-
-def _lines(console: Console, *texts: str) -> None:
-    for text in texts:
-        if text:
-            _print(console, Text(plain(text)))
-
-
-def _print(console: Console, *things: Text | Table) -> None:
-    console.print(*things, sep="\n", width=_width(console), highlight=False, markup=False, emoji=False)
+            print_things(console, Text(f"{key}: {plain(result.small_print[key])}", style="dim"))

@@ -45,11 +45,13 @@ def write_validation(result: ValidationResult, folder: Path) -> Path:
     target = folder / folder_name(result)
     write_text(target / "table.md", as_markdown(result))
     write_text(target / "table.html", as_html(result))
-    write_text(target / "cells.csv", as_csv(cell_rows(result.cells)))
-    write_text(target / "layers.csv", as_csv(layer_rows(result.cells)))
+    write_text(target / "cells.csv", as_csv(row for name in result.views for row in cell_rows(result, name)))
+    write_text(target / "layers.csv", as_csv(layer_rows(result.sharpest.cells)))
     _write_bytes(target / "scatter.png", scatter_png(result))
     if result.drift.points:
-        _write_bytes(target / "drift.png", drift_png(result.drift))
+        _write_bytes(
+            target / "drift.png", drift_png(result.drift, () if result.at_state is None else result.at_state.cells)
+        )
     write_text(folder / LATEST, as_json(result))
     return target
 
@@ -127,20 +129,21 @@ def _small_print(result: ValidationResult) -> dict[str, str]:
     return {**result.provenance, **result.rules}
 
 
-def cell_rows(cells: Sequence[CellComparison]) -> Iterable[dict[str, Any]]:
-    """Every cell with its numbers, seconds a token by op on both sides."""
-    ops = list(dict.fromkeys(op for cell in cells for op in cell.ops))
-    for cell in cells:
+def cell_rows(result: ValidationResult, view: str) -> Iterable[dict[str, Any]]:
+    """Every cell with its numbers under one of the predictions, seconds a token by op on both sides."""
+    ops = list(dict.fromkeys(op for cell in result.cells for op in cell.ops))
+    for cell in result.views[view].cells:
         conditions = cell.conditions
         row: dict[str, Any] = {
-            "cell": cell.cell, "model": conditions.model, "model_class": conditions.model_class,
+            "cell": cell.cell, "prediction": view, "model": conditions.model, "model_class": conditions.model_class,
             "ram_cap_bytes": conditions.ram_cap_bytes,
             "storage_limit_bytes_per_s": conditions.storage_limit_bytes_per_s, "prefetch": conditions.prefetch,
             "context": conditions.context, "threads": conditions.threads, "class": cell.cell_class,
             "n_runs": len(cell.runs), "predicted_tokens_per_s": cell.predicted.value,
             "predicted_low": cell.predicted.low, "predicted_high": cell.predicted.high,
             "measured_tokens_per_s": cell.measured_tokens_per_s, "error_frac": cell.error_frac,
-            "noise_frac": cell.noise_frac, "naive_tokens_per_s": cell.naive_tokens_per_s,
+            "noise_frac": cell.noise_frac, "run_noise_frac": cell.run_noise_frac,
+            "without_own_shape_error_frac": cell.held_out_error_frac, "naive_tokens_per_s": cell.naive_tokens_per_s,
             "counts_equal": cell.counts_equal, "bytes_equal": cell.bytes_equal, "miss_rate": cell.miss_rate,
             "bytes_per_token": cell.bytes_per_token, "read_ratio": cell.read_ratio,
             "predicted_reads_s": cell.reads_s.predicted, "measured_reads_s": cell.reads_s.measured,

@@ -7,8 +7,9 @@ from statistics import median
 from moeplan.quantity import format_bytes, format_rate, format_seconds
 from reports.wording import number, span
 from simulator.validation.cell_result import CellComparison, Conditions, Verdicts
-from simulator.validation.result import GroupSummary, LeftOut, ValidationResult
+from simulator.validation.result import GroupSummary, LeftOut, ValidationResult, View
 
+TITLES = {"forecast": "forecast", "at state": "at the machine's state"}
 N_WORST = 10  # cells whose reasons are told
 NOTHING = "–"
 
@@ -31,30 +32,44 @@ class TextTable:
 
 def headline(result: ValidationResult) -> str:
     """The errors in one line."""
-    every = result.group("all", quiet=False)
-    return (
-        f"{len(result.cells)} cells: decode tokens/s within {plain_percent(every.median_abs_error_frac)} (median), "
-        f"{plain_percent(every.p90_abs_error_frac)} (90th percentile)"
-    )
+    told = "; ".join(f"{TITLES[name]} within {_two_errors(view)}" for name, view in result.views.items())
+    return f"{len(result.cells)} cells, decode tokens/s: {told} (median, 90th percentile)"
+
+
+def _two_errors(view: View) -> str:
+    every = view.group("all", quiet=False)
+    return f"{plain_percent(every.median_abs_error_frac)}, {plain_percent(every.p90_abs_error_frac)}"
 
 
 def findings(result: ValidationResult) -> list[str]:
-    """Decisions, verdicts, coverage and drift, a sentence each."""
-    every = result.group("all", quiet=False)
+    """Decisions, coverage, verdicts, drift and load, a sentence each."""
     hits = "equal" if result.counts_equal else f"DIFFERENT in {_cells_where(result, 'counts_equal')}"
     n_bytes = "equal" if result.bytes_equal else f"DIFFERENT in {_cells_where(result, 'bytes_equal')}"
-    lines = [
-        f"Hits and misses: {hits}; bytes: {n_bytes} (over {sum(len(c.runs) for c in result.cells)} runs).",
-        f"80 % interval: {plain_percent(every.interval_coverage_frac)} of the measured values lie inside.",
-        f"Verdict t_attention >= t_prefetch, clear pairs: {verdict_text(result.clear_verdicts)}.",
-        f"All pairs with a miss: {verdict_text(result.verdicts)}.",
-        f"All pairs of the cells near the boundary: {verdict_text(result.boundary_verdicts)}.",
-        f"Cells near the boundary (median t_prefetch / t_attention from 0.5 to 2): {result.n_boundary_cells}.",
-    ]
-    drift = result.drift
+    lines = [f"Hits and misses: {hits}; bytes: {n_bytes} (over {sum(len(c.runs) for c in result.cells)} runs)."]
+    for name, view in result.views.items():
+        every = view.group("all", quiet=False)
+        lines.append(
+            f"80 % interval, {TITLES[name]}: {plain_percent(every.interval_coverage_frac)} of the measured values lie "
+            f"inside, {plain_percent(every.coverage_with_noise_frac)} with the runs' own noise."
+        )
+    for name, view in result.views.items():
+        lines += [
+            f"Verdict t_attention >= t_prefetch, {TITLES[name]}, clear pairs: {verdict_text(view.clear_verdicts)}.",
+            f"The same, all pairs with a miss: {verdict_text(view.verdicts)}.",
+            f"The same, all pairs of the cells near the boundary: {verdict_text(view.boundary_verdicts)}.",
+        ]
+    boundary = f"Cells near the boundary (median t_prefetch / t_attention from 0.5 to 2): {result.n_boundary_cells}."
+    return [*lines, boundary, *_machine_findings(result)]
+
+
+def _machine_findings(result: ValidationResult) -> list[str]:
+    lines, drift = [], result.drift
+    if drift.spots:
+        moved = ", ".join(f"{name} {plain_percent(sigma)}" for name, sigma in drift.spots.items())
+        lines.append(f"Spot checks went from the probe by (standard deviation over the grid): {moved}.")
     if drift.slope_frac is not None and drift.slope_error_frac is not None:
-        moved = f"{percent(drift.slope_frac)} (standard error {plain_percent(drift.slope_error_frac)})"
-        lines.append(f"Drift of the machine's speed from the first run to the last: {moved}.")
+        changed = f"{percent(drift.slope_frac)} (standard error {plain_percent(drift.slope_error_frac)})"
+        lines.append(f"Drift of the machine's speed from the first run to the last: {changed}.")
     steals = [run.steal_frac for cell in result.cells for run in cell.runs if run.steal_frac is not None]
     if steals:
         shares = f"median {plain_percent(median(steals))}, at most {plain_percent(max(steals))}"
@@ -69,69 +84,89 @@ def verdict_text(verdicts: Verdicts) -> str:
     """Agreement, balanced accuracy and the baseline."""
     if not verdicts.n_pairs:
         return "no pair"
+    balanced = "one class" if verdicts.has_one_class else plain_percent(verdicts.balanced_frac)
     return (
-        f"balanced accuracy {plain_percent(verdicts.balanced_frac)}, agreement "
+        f"balanced accuracy {balanced}, agreement "
         f"{plain_percent(verdicts.agreement_frac)} (majority class alone {plain_percent(verdicts.majority_frac)}) "
         f"of {verdicts.n_pairs:,} (token, layer) pairs"
     )
 
 
 def summary_table(result: ValidationResult) -> TextTable:
-    """The groups of cells, as they are and the quiet ones alone."""
+    """The groups of cells under each prediction, as they are and the quiet ones alone."""
     columns = (
-        "cells",
-        "n",
-        "median |error|",
-        "90 %",
-        "mean error",
-        "in interval",
-        "noise",
-        "naive median",
-        "naive 90 %",
+        "cells", "predicted", "n", "median |error|", "90 %", "mean error", "in interval", "with noise", "noise",
+        "own shape out", "naive median", "naive 90 %",
+    )  # fmt: skip
+    rows = [_summary_row(group, name) for name, view in result.views.items() for group in view.groups]
+    note = (
+        f"Forecast: {result.rules['forecast']}. At state: {result.rules['at_state']}. Classes: "
+        f"{result.rules['classes']}. Quiet: {result.rules['quiet']}; noise: {result.rules['noise']}. With noise: the "
+        f"interval widened by the runs' own noise, the {result.rules['run_noise']}. Own shape out: median |error| with "
+        f"{result.rules['without_own_shape']}. Naive: {result.rules['naive']}."
     )
-    rows = [_summary_row(group) for group in result.groups]
-    note = f"Classes: {result.rules['classes']}. Quiet: {result.rules['quiet']}. Naive: {result.rules['naive']}."
-    return TextTable("Error of decode tokens/s", columns, rows, note=note)
+    return TextTable("Error of decode tokens/s", columns, rows, left=2, note=note)
 
 
-def _summary_row(group: GroupSummary) -> tuple[str, ...]:
+def _summary_row(group: GroupSummary, predicted: str) -> tuple[str, ...]:
     name = f"{group.group}, quiet" if group.quiet else group.group
     figures = (
         plain_percent(group.median_abs_error_frac),
         plain_percent(group.p90_abs_error_frac),
         percent(group.mean_error_frac),
         plain_percent(group.interval_coverage_frac),
+        plain_percent(group.coverage_with_noise_frac),
         plain_percent(group.median_noise_frac),
+        plain_percent(group.held_out_median_abs_error_frac),
         plain_percent(group.naive_median_abs_error_frac),
         plain_percent(group.naive_p90_abs_error_frac),
     )
-    return (name, str(group.n_cells), *figures)
+    return (name, predicted, str(group.n_cells), *figures)
 
 
 def cells_table(result: ValidationResult) -> TextTable:
-    """Every cell: conditions, predicted, measured, error, noise and what is most off."""
+    """Every cell: conditions, measured, both predictions, errors, noise and what is most off."""
     columns = (
-        "cell", "RAM cap", "storage", "prefetch", "context", "class", "predicted (80 %)", "measured", "error", "noise",
-        "hidden p / m", "counts", "most off, ms a token",
+        "cell", "RAM cap", "storage", "prefetch", "context", "class", "forecast (80 %)", "measured", "error", "noise",
+        "at state (80 %)", "error at state", "noise at state", "own shape out", "hidden p / m", "counts",
+        "most off, ms a token",
     )  # fmt: skip
-    rows = [_cell_row(cell) for cell in result.cells]
-    note = "Decode tokens/s, * outside of the interval; hidden: of the pairs with a miss, predicted / measured."
+    rows = [_cell_row(cell, result.cell_at_state(cell.cell)) for cell in result.cells]
+    note = (
+        "Decode tokens/s, * outside of the interval; noise ~: of a cell that ran once, the standard error within "
+        "the run; own shape out: error without the kernel rows of the model's own sizes; hidden: of the pairs with a "
+        "miss, predicted / measured."
+    )
     return TextTable("Cells", columns, rows, 6, note, frozenset({columns[-1]}))
 
 
-def _cell_row(cell: CellComparison) -> tuple[str, ...]:
+def _cell_row(cell: CellComparison, at_state: CellComparison | None) -> tuple[str, ...]:
+    sharpest = at_state or cell
     return (
         cell.cell,
         *condition_texts(cell.conditions),
         cell.cell_class,
-        f"{number(cell.predicted.value)} ({span(cell.predicted)})" + ("" if cell.in_interval else " *"),
+        _predicted(cell),
         number(cell.measured_tokens_per_s),
         percent(cell.error_frac),
-        plain_percent(cell.noise_frac),
-        _hidden(cell.verdicts),
+        noise_text(cell),
+        NOTHING if at_state is None else _predicted(at_state),
+        NOTHING if at_state is None else percent(at_state.error_frac),
+        NOTHING if at_state is None else noise_text(at_state),
+        percent(sharpest.held_out_error_frac),
+        _hidden(sharpest.verdicts),
         counts_text(cell),
-        f"{cell.worst_op} {1e3 * cell.ops[cell.worst_op].difference:+.3g}",
+        f"{sharpest.worst_op} {1e3 * sharpest.ops[sharpest.worst_op].difference:+.3g}",
     )
+
+
+def _predicted(cell: CellComparison) -> str:
+    return f"{number(cell.predicted.value)} ({span(cell.predicted)})" + ("" if cell.in_interval else " *")
+
+
+def noise_text(cell: CellComparison) -> str:
+    """The spread of the runs, of a single run its own standard error."""
+    return f"~{plain_percent(cell.run_noise_frac)}" if cell.noise_frac is None else plain_percent(cell.noise_frac)
 
 
 def condition_texts(conditions: Conditions) -> tuple[str, str, str, str]:
@@ -151,24 +186,36 @@ def counts_text(cell: CellComparison) -> str:
 
 
 def worst_table(result: ValidationResult) -> TextTable:
-    """The cells with the largest errors, and what they come from."""
-    worst = sorted(result.cells, key=lambda cell: -abs(cell.error_frac))[:N_WORST]
-    rows = [(cell.cell, percent(cell.error_frac), plain_percent(cell.noise_frac), cell.reason) for cell in worst]
-    note = "Signed: predicted less measured. The operations of a token add up to its time."
-    return TextTable("Worst cells, and the operation that is most off", ("cell", "error", "noise", "reason"), rows, 1,
-                     note, frozenset({"reason"}))  # fmt: skip
+    """The cells with the largest errors of the sharpest prediction, and what they come from."""
+    worst = sorted(result.sharpest.cells, key=lambda cell: -abs(cell.error_frac))[:N_WORST]
+    forecasts = {cell.cell: cell.error_frac for cell in result.cells}
+    rows = [
+        (cell.cell, percent(cell.error_frac), percent(forecasts[cell.cell]), noise_text(cell), cell.reason)
+        for cell in worst
+    ]
+    note = (
+        f"Of the prediction {TITLES[_sharpest_name(result)]}. Signed: predicted less measured. The operations of a "
+        "token add up to its time."
+    )
+    columns = ("cell", "error", "forecast", "noise", "reason")
+    return TextTable("Worst cells, and the operation that is most off", columns, rows, 1, note, frozenset({"reason"}))
+
+
+def _sharpest_name(result: ValidationResult) -> str:
+    return next(name for name, view in result.views.items() if view is result.sharpest)
 
 
 def ops_table(result: ValidationResult) -> TextTable:
-    """By class: mean signed error of each operation as a share of the token's measured time."""
+    """By prediction and class: mean signed error of each operation as a share of the token's measured time."""
     ops = list(dict.fromkeys(op for cell in result.cells for op in cell.ops))
-    classes = list(dict.fromkeys(cell.cell_class for cell in result.cells))
     rows = []
-    for name in classes:
-        cells = [cell for cell in result.cells if cell.cell_class == name]
-        rows.append((name, str(len(cells)), *(percent(_op_share(cells, op)) for op in ops)))
+    for view_name, view in result.views.items():
+        for name in dict.fromkeys(cell.cell_class for cell in view.cells):
+            cells = [cell for cell in view.cells if cell.cell_class == name]
+            shares = (percent(_op_share(cells, op)) for op in ops)
+            rows.append((name, view_name, str(len(cells)), *shares))
     note = "Mean over cells of (predicted - measured) seconds of the operation / measured seconds of the token."
-    return TextTable("Where the error comes from", ("class", "n", *ops), rows, note=note)
+    return TextTable("Where the error comes from", ("class", "predicted", "n", *ops), rows, left=2, note=note)
 
 
 def _op_share(cells: Sequence[CellComparison], op: str) -> float:
@@ -181,21 +228,22 @@ def _op_share(cells: Sequence[CellComparison], op: str) -> float:
 
 def left_out_table(result: ValidationResult) -> TextTable:
     """Leave one condition out: we use nothing of the grid, the laws are fitted on the cells without the value."""
-    columns = ("left out", "n", "fitted on", "ours", "law: miss rate", "law: bytes", "law: read time")
+    columns = ("left out", "n", "fitted on", "forecast", "at state", "law: miss rate", "law: bytes", "law: read time")
     rows = [_left_out_row(row) for row in result.left_out]
     note = f"Median / 90th percentile of |error|. Ours: {result.rules['prediction']}. Laws: {result.rules['laws']}."
     return TextTable("Leave one condition out", columns, rows, note=note)
 
 
 def _left_out_row(row: LeftOut) -> tuple[str, ...]:
-    laws = (row.ours, row.law_miss_rate, row.law_bytes, row.law_read_s)
+    laws = (row.ours, row.ours_at_state, row.law_miss_rate, row.law_bytes, row.law_read_s)
     texts = (NOTHING if law is None else f"{plain_percent(law[0])} / {plain_percent(law[1])}" for law in laws)
     return (f"{row.condition}: {row.value}", str(row.n_cells), str(row.n_fitted), *texts)
 
 
 def prefill_table(result: ValidationResult) -> TextTable:
     """Prompts: seconds to the first logits."""
-    columns = ("cell", "prompt", "predicted (80 %)", "measured", "error", "noise")
+    columns = ("cell", "prompt", "predicted (80 %)", "measured", "error", "error at state", "noise")
+    at_state = {} if result.at_state is None else {row.cell: row.error_frac for row in result.at_state.prefill}
     rows = [
         (
             row.cell,
@@ -204,13 +252,13 @@ def prefill_table(result: ValidationResult) -> TextTable:
             f"{format_seconds(row.predicted.high)})" + ("" if row.in_interval else " *"),
             format_seconds(row.measured_s),
             percent(row.error_frac),
+            percent(at_state.get(row.cell)),
             plain_percent(row.noise_frac),
         )
-        for row in result.prefill
+        for row in result.forecast.prefill
     ]
-    return TextTable(
-        "Prefill: prompt to first logits", columns, rows, note="prompt: tokens; * outside of the interval."
-    )
+    note = "prompt: tokens; predicted: the forecast; * outside of the interval."
+    return TextTable("Prefill: prompt to first logits", columns, rows, note=note)
 
 
 def percent(fraction: float | None) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from moeplan.quantity import format_bytes, format_rate, format_seconds
 from reports.grid import Grid
-from simulator.result import Interval, MemoryResult, PlanResult, Result, SweepRow
+from simulator.result import Interval, PlanResult, Result, SweepRow
 
 BOUND = {
     "compute": "Compute bounds it: the CPU's FLOP/s, not memory or storage, set the pace.",
@@ -43,15 +43,6 @@ class Overlap:
     bubble_s_per_token: float
 
 
-@dataclass(frozen=True)
-class MemoryRow:
-    """One line of the storage-and-resident table; None where a part has no bytes on that side by its nature."""
-
-    name: str
-    storage_bytes: int | None
-    resident_bytes: int
-
-
 def overlap(result: Result) -> Overlap:
     """
     The check over all layers of a result.
@@ -68,20 +59,17 @@ def overlap(result: Result) -> Overlap:
     return Overlap(hidden / sum(weights) if sum(weights) > 0 else None, no_miss, bubble_s / n, bubble_s)
 
 
-def memory_rows(memory: MemoryResult) -> tuple[MemoryRow, ...]:
-    """
-    What lies on storage beside what is resident, part by part; the columns add up to the totals.
-
-    A dense model has no rows for experts and buffers.
-    """
-    rows = (
-        MemoryRow("dense part", max(0, memory.storage_bytes - memory.all_experts_bytes), memory.dense_bytes),
-        MemoryRow("experts", memory.all_experts_bytes, memory.cache_bytes),
-        MemoryRow("KV", None, memory.kv_bytes),
-        MemoryRow("read buffers", None, memory.buffer_bytes),
-        MemoryRow("activations", None, memory.activation_bytes),
-    )
-    return tuple(row for row in rows if row.storage_bytes or row.resident_bytes or memory.all_experts_bytes)
+def cache_line(result: Result) -> str:
+    """The expert cache, or the page cache of a mapped file, in one line; empty for a dense model."""
+    cache, pages = result.cache, result.page_cache
+    if cache is None:
+        return ""
+    read = f"{size(cache.bytes_read_per_token)} read per token"
+    if pages is not None:
+        counts = f"{cache.hits:,} pages found in RAM, {cache.misses:,} page faults: {100 * cache.hit_rate:.1f} % found"
+        return f"{pages.eviction}, {size(pages.capacity_bytes)}; {counts}; {read}"
+    counts = f"{cache.hits:,} hits, {cache.misses:,} misses: {100 * cache.hit_rate:.1f} % hit"
+    return f"{cache.policy}, {cache.slots:,} experts; {counts}; {read}"
 
 
 def number(value: float) -> str:
@@ -174,21 +162,6 @@ def bound_sentence(result: Result) -> str:
     if result.verdict == "cannot_run":
         return REASON.get(result.reason or "", "")
     return BOUND.get(result.bound_by or "", "")
-
-
-def memory_sentence(memory: MemoryResult) -> str:
-    """Storage and resident bytes, always together."""
-    return f"{size(memory.storage_bytes)} on storage, {size(memory.resident_bytes)} resident in RAM"
-
-
-def memory_finding(memory: MemoryResult) -> str:
-    """The finding over the memory figure."""
-    experts = memory.all_experts_bytes
-    if not experts:
-        return f"{memory_sentence(memory)}: a dense model, all of it resident"
-    if memory.cache_bytes >= experts:
-        return f"{memory_sentence(memory)}: all experts fit"
-    return f"{memory_sentence(memory)}: the cache holds {percent(memory.cache_bytes / experts)} of the experts"
 
 
 def token_s(result: Result) -> float:

@@ -36,7 +36,8 @@ class Mapping:
 
     read_ahead_bytes: the device's setting while tokens run, 0 or a mapping advised as random: none; load_bytes: its
     setting while the file was loaded, None for the same (the folios of that time stay, and waste room where only a part
-    of one is needed); storage: the device as faults see it through the page cache, None takes the profile's;
+    of one is needed); storage: the device as faults see it through the page cache, with the
+    profile's uncertainty, None takes the profile's own;
     other_bytes: what else counts against the RAM cap, beside keys, values and activations.
     """
 
@@ -93,7 +94,7 @@ class MappedEngine:
 
     def read_s(self, rates: DeviceRates) -> np.ndarray:
         """(n_steps,) seconds of the reads of every step."""
-        storage = self.mapping.storage or rates.storage
+        storage = self._storage(rates)
         pages = np.array([touched.n_pages_read for touched in self.touched], dtype=np.float64)
         windows = np.array([touched.n_windows for touched in self.touched], dtype=np.float64)
         requests = np.array([touched.n_requests for touched in self.touched], dtype=np.float64)
@@ -103,6 +104,21 @@ class MappedEngine:
             return pages * max((lane_s + bus_s) / lanes, bus_s)
         s_per_byte = storage.lane_s_per_byte + storage.bus_s_per_byte
         return windows * storage.latency_s + requests * storage.request_overhead_s + pages * PAGE_BYTES * s_per_byte
+
+    def _storage(self, rates: DeviceRates) -> StorageModel:
+        """The mapping's own, slower or faster in the proportion in which a draw or a what-if changed the device's."""
+        own, central, changed = self.mapping.storage, self.scenario.rates.storage, rates.storage
+        if own is None:
+            return changed
+        per_request = _ratio(*(model.latency_s + model.request_overhead_s for model in (changed, central)))
+        per_byte = _ratio(*(model.lane_s_per_byte + model.bus_s_per_byte for model in (changed, central)))
+        return replace(
+            own,
+            latency_s=own.latency_s * per_request,
+            request_overhead_s=own.request_overhead_s * per_request,
+            lane_s_per_byte=own.lane_s_per_byte * per_byte,
+            bus_s_per_byte=own.bus_s_per_byte * per_byte,
+        )
 
     def page_cache_result(self) -> PageCacheResult:
         """Means over the counted tokens."""
@@ -158,6 +174,11 @@ class MappedEngine:
             return cache.touch(file.runs(step.rows, token_ids))
 
         return tuple(touch(step) for step in self.scenario.steps)
+
+
+def _ratio(changed: float, central: float) -> float:
+    """1 for what the device does not have."""
+    return changed / central if central else 1.0
 
 
 def _all_experts(scenario: Scenario) -> int:

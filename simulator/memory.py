@@ -57,7 +57,16 @@ def plan_memory(
     n_slots = n_experts if fits_whole else max(0, min(n_experts, left // max(1, layout.padded_bytes)))
     cache = n_slots * layout.padded_bytes
     memory = MemoryResult(
-        storage, fixed + buffers + cache, dense, kv, cache, buffers, activation, ram_cap_bytes, everything
+        storage,
+        fixed + buffers + cache,
+        dense,
+        kv,
+        cache,
+        buffers,
+        activation,
+        ram_cap_bytes,
+        everything,
+        model_size.dense_bytes(model),
     )
     if storage > free_storage_bytes:
         return MemoryPlan("cannot_run", n_slots, memory, "storage_capacity", _no_room(storage, free_storage_bytes))
@@ -87,7 +96,18 @@ def _plan_mapped(
     n_experts = n_routed_experts(model)
     n_slots = min(n_experts, cache // max(1, layout.padded_bytes))
     everything = n_experts * layout.padded_bytes
-    memory = MemoryResult(storage, kv + activation + cache, 0, kv, cache, 0, activation, ram_cap_bytes, everything)
+    memory = MemoryResult(
+        storage,
+        kv + activation + cache,
+        0,
+        kv,
+        cache,
+        0,
+        activation,
+        ram_cap_bytes,
+        everything,
+        model_size.dense_bytes(model),
+    )
     if storage > free_storage_bytes:
         return MemoryPlan("cannot_run", n_slots, memory, "storage_capacity", _no_room(storage, free_storage_bytes))
     if left <= 0:

@@ -14,8 +14,9 @@ Two ways to choose who goes:
 A touch through a mapping sets a bit that the next look clears; the lists do not move by it.
 """
 
-import numba
 import numpy as np
+
+from simulator.cache_passes.compiled import compiled
 
 INACTIVE, ACTIVE = 0, 1
 # bits of a page; ON_ACTIVE, SEEN_ONCE and MARKED are kept at a folio's first page
@@ -44,7 +45,7 @@ def new_lists(n_pages: int) -> Lists:
     )
 
 
-@numba.njit(cache=True)
+@compiled
 def unlink(lists, folio):  # type: ignore[no-untyped-def]
     """Take a folio off its list."""
     before, after = lists[0], lists[1]
@@ -52,7 +53,7 @@ def unlink(lists, folio):  # type: ignore[no-untyped-def]
     before[after[folio]] = before[folio]
 
 
-@numba.njit(cache=True)
+@compiled
 def push(lists, which, folio):  # type: ignore[no-untyped-def]
     """Put a folio at the young end of a list."""
     before, after = lists[0], lists[1]
@@ -61,13 +62,13 @@ def push(lists, which, folio):  # type: ignore[no-untyped-def]
     after[ring], before[folio], after[folio], before[second] = folio, ring, second, folio
 
 
-@numba.njit(cache=True)
+@compiled
 def oldest(lists, which):  # type: ignore[no-untyped-def]
     """The folio at the old end of a list."""
     return lists[0][len(lists[2]) + which]
 
 
-@numba.njit(cache=True)
+@compiled
 def evict(lists, numbers, folio):  # type: ignore[no-untyped-def]
     """Forget a folio of the inactive list and remember when that was. Pages freed."""
     bits, size, shadow = lists[2], lists[3], lists[5]
@@ -81,7 +82,7 @@ def evict(lists, numbers, folio):  # type: ignore[no-untyped-def]
     return n_pages
 
 
-@numba.njit(cache=True)
+@compiled
 def touched_pages(lists, folio):  # type: ignore[no-untyped-def]
     """How many pages of a folio were touched since the last look; the look clears that."""
     bits, n_touched = lists[2], 0
@@ -92,7 +93,7 @@ def touched_pages(lists, folio):  # type: ignore[no-untyped-def]
     return n_touched
 
 
-@numba.njit(cache=True)
+@compiled
 def activate(lists, numbers, folio):  # type: ignore[no-untyped-def]
     """Put a folio that is on no list on the active one."""
     lists[2][folio] |= ON_ACTIVE
@@ -101,7 +102,7 @@ def activate(lists, numbers, folio):  # type: ignore[no-untyped-def]
     numbers[AGE] += lists[3][folio]
 
 
-@numba.njit(cache=True)
+@compiled
 def look_at_inactive(lists, numbers, n_most):  # type: ignore[no-untyped-def]
     """Look at so many pages at the old end: evict, once more round, or on to active. Pages freed."""
     bits, n_seen, n_freed = lists[2], 0, 0
@@ -122,7 +123,7 @@ def look_at_inactive(lists, numbers, n_most):  # type: ignore[no-untyped-def]
     return n_freed
 
 
-@numba.njit(cache=True)
+@compiled
 def look_at_active(lists, numbers, n_most):  # type: ignore[no-untyped-def]
     """Move so many pages from the active list's old end to the inactive list."""
     n_seen = 0
@@ -136,7 +137,7 @@ def look_at_active(lists, numbers, n_most):  # type: ignore[no-untyped-def]
         numbers[N_ACTIVE] -= lists[3][folio]
 
 
-@numba.njit(cache=True)
+@compiled
 def inactive_is_low(numbers):  # type: ignore[no-untyped-def]
     """Whether the active list is longer than it may be."""
     gib = numbers[N_RESIDENT] // PAGES_PER_GIB
@@ -144,7 +145,7 @@ def inactive_is_low(numbers):  # type: ignore[no-untyped-def]
     return (numbers[N_RESIDENT] - numbers[N_ACTIVE]) * ratio < numbers[N_ACTIVE]
 
 
-@numba.njit(cache=True)
+@compiled
 def reclaim(lists, numbers):  # type: ignore[no-untyped-def]
     """Free a folio (lru) or a batch of them (two-list)."""
     if numbers[IS_LRU]:
@@ -166,7 +167,7 @@ def reclaim(lists, numbers):  # type: ignore[no-untyped-def]
     numbers[CAME_BACK] = 0
 
 
-@numba.njit(cache=True)
+@compiled
 def bring_in(lists, numbers, folio, n_pages):  # type: ignore[no-untyped-def]
     """Make a run of missing pages resident, as one folio."""
     _, _, bits, size, head, shadow = lists

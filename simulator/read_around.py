@@ -5,9 +5,9 @@ After do_fault_around, do_sync_mmap_readahead, page_cache_async_ra and page_cach
 mm/filemap.c, mm/readahead.c).
 """
 
-import numba
 import numpy as np
 
+from simulator.cache_passes.compiled import compiled
 from simulator.page_cache_lists import (
     AHEAD,
     INACTIVE,
@@ -31,7 +31,7 @@ MISSES, MINOR_FAULTS, WINDOWS, REQUESTS, PAGES_READ = range(5)
 N_COUNTS = 5
 
 
-@numba.njit(cache=True)
+@compiled
 def is_free(bits, first, n_pages):  # type: ignore[no-untyped-def]
     """Whether none of the pages is resident."""
     for page in range(first, first + n_pages):  # noqa: SIM110  numba compiles no generator
@@ -40,7 +40,7 @@ def is_free(bits, first, n_pages):  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True)
+@compiled
 def read_window(lists, numbers, counts):  # type: ignore[no-untyped-def]
     """
     Read what is missing of the window in `numbers`, in folios of its order until a page of it is resident, then page
@@ -68,7 +68,7 @@ def read_window(lists, numbers, counts):  # type: ignore[no-untyped-def]
         index += n_pages
 
 
-@numba.njit(cache=True)
+@compiled
 def read_around(lists, numbers, counts, page):  # type: ignore[no-untyped-def]
     """A missing page was touched: read the window around it."""
     window = numbers[WINDOW]
@@ -78,7 +78,7 @@ def read_around(lists, numbers, counts, page):  # type: ignore[no-untyped-def]
     read_window(lists, numbers, counts)
 
 
-@numba.njit(cache=True)
+@compiled
 def next_size(size, window):  # type: ignore[no-untyped-def]
     """get_next_ra_size: the window after one of this size."""
     if size < window // 16:
@@ -86,7 +86,7 @@ def next_size(size, window):  # type: ignore[no-untyped-def]
     return 2 * size if size <= window // 2 else window
 
 
-@numba.njit(cache=True)
+@compiled
 def read_ahead(lists, numbers, counts, page):  # type: ignore[no-untyped-def]
     """A mark was touched: read the next window, whose end is aligned to ever larger folios."""
     bits, window, folio = lists[2], numbers[WINDOW], lists[4][page]
@@ -117,7 +117,7 @@ def read_ahead(lists, numbers, counts, page):  # type: ignore[no-untyped-def]
         read_window(lists, numbers, counts)
 
 
-@numba.njit(cache=True)
+@compiled
 def map_around(lists, page):  # type: ignore[no-untyped-def]
     """Map the page and what is resident and not marked around it; mapping counts as touching."""
     bits, head = lists[2], lists[4]
@@ -127,7 +127,7 @@ def map_around(lists, page):  # type: ignore[no-untyped-def]
             bits[other] |= MAPPED | TOUCHED
 
 
-@numba.njit(cache=True)
+@compiled
 def touch_runs(lists, numbers, runs, counts):  # type: ignore[no-untyped-def]
     """Touch every page of the runs, (n, 2) first page and the one after the last, in order."""
     bits, head = lists[2], lists[4]

@@ -34,7 +34,8 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
         + (f", behind a limiter of {format_rate(limit)}" if limit else ""),
         "context": f"{decode[0].context} to {max(s.context for s in decode)} tokens" + _why_context(question),
         "tokens": f"{len(decode)} decode tokens, {n_prompt} prompt tokens in chunks of at most {largest}, one stream",
-        "first_token": f"after the trace's own first prompt of {first} tokens, cache cold, dense part loaded",
+        "first_token": f"after the trace's own first prompt of {first} tokens"
+        + ("" if question.layout == "mmap" else ", on an empty expert cache whatever the start; dense part loaded"),
         "start": _start(prepared),
         "lm_head": "predictor on: lossy" if question.lm_head_predictor else "full",
     }
@@ -103,7 +104,7 @@ def _start(prepared: Prepared) -> str:
         return "all weights are in RAM"
     if prepared.plan.verdict == "resident":
         return "warm: all experts are loaded before the first token"
-    return f"warm: the first {WARM_UP_FRAC:.0%} of the decode tokens fill the cache and are not counted"
+    return f"warm: the first {WARM_UP_FRAC:.0%} of the decode tokens fill the cache and do not count in tokens/s"
 
 
 def warnings_of(prepared: Prepared) -> list[str]:

@@ -14,6 +14,7 @@ from simulator.question import Question
 from simulator.result import SweepRow
 from simulator.sweeps.axes import AXIS_NAMES
 from simulator.sweeps.definition import N_SWEEP_SAMPLES
+from simulator.sweeps.devices import Devices
 from simulator.sweeps.replay import lean_replay
 from simulator.sweeps.timing import cell_rows
 
@@ -49,7 +50,7 @@ def sweep(
 
     on_row sees each as it is done.  Raises InputError where a scenario cannot be asked.
     """
-    replay = lean_replay(question)
+    replay, devices = lean_replay(question), Devices(n_samples, seed)
     found: dict[tuple[int, str, str, float], SweepRow] = {}
     for cache_policy in grid.cache_policies:
         keys = list(
@@ -66,7 +67,7 @@ def sweep(
             for cap, _, prefetch, rate in keys
         ]
         cells = [_cell(each) for each in questions]
-        for key, row in zip(keys, cell_rows(questions, cells, replay, n_samples, seed, strict=True), strict=True):
+        for key, row in zip(keys, cell_rows(questions, cells, replay, devices, strict=True), strict=True):
             found[key] = row
             on_row(row)
     order = product(grid.ram_caps_bytes, grid.cache_policies, grid.prefetch_policies, grid.storage_reads_bytes_per_s)

@@ -2,16 +2,7 @@
 
 from dataclasses import replace
 
-from simulator.result import (
-    CacheResult,
-    Change,
-    Interval,
-    LayerResult,
-    MemoryResult,
-    PlanResult,
-    Result,
-    SweepRow,
-)
+from simulator.result import CacheResult, Change, Interval, LayerResult, MemoryResult, PlanResult, Result, SweepRow
 
 GIB = 2**30
 EXPERT_BYTES = 1_990_656
@@ -39,6 +30,7 @@ MEMORY = MemoryResult(
     activation_bytes=1_073_000_000 - 236_500_000 - 50_331_648 - 392 * EXPERT_BYTES,
     ram_cap_bytes=GIB,
     all_experts_bytes=1024 * EXPERT_BYTES,
+    dense_file_bytes=2_275_000_000 - 1024 * EXPERT_BYTES,
 )
 
 
@@ -143,7 +135,7 @@ def capacity_result() -> Result:
 
 def dense_result() -> Result:
     """A dense model: no experts, no layers to check, no cache."""
-    memory = MemoryResult(1_200_000_000, 1_260_000_000, 1_200_000_000, 50_000_000, 0, 0, 10_000_000, 4 * GIB, 0)
+    memory = MemoryResult(1_200_000_000, 1_260_000_000, 1_200_000_000, 50_000_000, 0, 0, 10_000_000, 4 * GIB, 0, 1_200_000_000)
     return replace(
         resident_result(),
         memory=memory,

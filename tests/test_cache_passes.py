@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeplan.errors import InputError
-from simulator.cache_passes.bench import made_up_rows, python_lru
 from simulator.cache_passes.miss_counts import PASSES, miss_counts
 from simulator.cache_passes.rows import MAX_KEYS, Rows, rows_of, rows_of_steps, rows_of_trace
 from simulator.cache_passes.stack_distances import NEVER, PIECE, Ring, sorted_distances, stack_distances
@@ -161,14 +160,6 @@ def test_rows_of_a_trace_are_those_of_its_steps(seed: int, n_prefill: int, chunk
     expected = rows_of_steps(steps_of(trace, context=None, chunk_tokens=chunk_tokens), 3, 8)
     np.testing.assert_array_equal(found.keys, expected.keys)
     np.testing.assert_array_equal(found.offsets, expected.offsets)
-
-
-def test_the_bench_replays_a_plain_lru() -> None:
-    """Key by key, which for rows below the capacity differs only inside a row: totals lie within a per cent."""
-    rows = made_up_rows(200, 6, 16, 3)
-    ours = int(miss_counts(rows, "lru", [48]).sum())
-    assert ours == pytest.approx(python_lru(rows, 48), rel=0.01)
-    assert (np.sort(rows.keys.reshape(-1, 3), axis=1)[:, 1:] > np.sort(rows.keys.reshape(-1, 3), axis=1)[:, :-1]).all()
 
 
 def test_what_does_not_fit_is_refused() -> None:

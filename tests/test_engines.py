@@ -15,11 +15,9 @@ from simulator.expert_layout import ExpertLayout
 from simulator.model.size import expert_bytes
 from simulator.policies import OFFLINE_POLICIES, POLICIES
 from simulator.scenario import Scenario, steps_of
-from simulator.timeline import Timeline
 from tests.conftest import device_rates, make_trace, random_trace, storage_model, tiny_model
+from tests.random_scenarios import RandomSweep, assert_equal, check_fast_engine, check_sweep, scenarios, sweeps
 from traces.op_record import records_frame
-
-TOLERANCE_S = 1e-9
 
 
 def scenario_of(seed: int = 0, n_tokens: int = 24, n_prefill: int = 6, **changes: object) -> Scenario:
@@ -35,89 +33,18 @@ def scenario_of(seed: int = 0, n_tokens: int = 24, n_prefill: int = 6, **changes
     return Scenario(**(fields | changes))
 
 
-def assert_equal(first: Timeline, second: Timeline) -> None:
-    """Every array of two timelines agrees to TOLERANCE_S; counts agree exactly."""
-    for name in ("step_s", "attention_s", "prefetch_s", "bubble_s", "read_busy_s"):
-        np.testing.assert_allclose(getattr(first, name), getattr(second, name), rtol=0, atol=TOLERANCE_S, err_msg=name)
-    for op, op_s in first.op_s.items():
-        np.testing.assert_allclose(op_s, second.op_s[op], rtol=0, atol=TOLERANCE_S, err_msg=op)
-    assert np.array_equal(first.n_misses, second.n_misses)
-    assert np.array_equal(first.n_used, second.n_used)
-
-
-RATES = st.builds(
-    lambda latency, lane, overhead, bus, depth, largest, limit, flop, ram, kernel, compute, read: device_rates(
-        storage_model(
-            latency_s=latency,
-            lane_s_per_byte=lane,
-            request_overhead_s=overhead,
-            bus_s_per_byte=bus,
-            queue_depth=depth,
-            max_request_bytes=largest,
-            limit_bytes_per_s=limit,
-            limit_lag_s=1e-4,
-        ),
-        gemv_flop_per_s=flop,
-        gemm_flop_per_s=3 * flop,
-        ram_bytes_per_s=ram,
-        op_overhead_s=kernel,
-        contended_compute_frac=compute,
-        contended_read_frac=read,
-    ),
-    latency=st.sampled_from([0.0, 2e-5, 3e-4]),
-    lane=st.sampled_from([0.0, 1e-9]),
-    overhead=st.sampled_from([0.0, 1e-5]),
-    bus=st.floats(1e-10, 1e-7),
-    depth=st.integers(1, 6),
-    largest=st.sampled_from([None, 3000]),
-    limit=st.sampled_from([None, 2e7, 1e9]),
-    flop=st.floats(1e8, 1e11),
-    ram=st.floats(1e7, 1e10),
-    kernel=st.floats(0, 1e-5),
-    compute=st.floats(0.2, 1),
-    read=st.floats(0.2, 1),
-)
-
-
-SHARED = st.sampled_from([{}, {"n_shared": 1, "shared_ffn_size": 32}])
-
-
-@st.composite
-def scenarios(draw: st.DrawFn) -> Scenario:
-    """Random models, traces, policies, prefetchers, layouts, contexts and devices."""
-    n_layers, n_experts = draw(st.integers(1, 4)), draw(st.integers(2, 8))
-    top_k = draw(st.integers(1, min(3, n_experts)))
-    first_dense = draw(st.integers(0, n_layers - 1))
-    model = tiny_model(
-        n_layers,
-        n_experts,
-        top_k,
-        experts={"first_dense_layers": first_dense} | draw(SHARED),
-        dense_ffn_size=64,
-    )
-    n_tokens = draw(st.integers(2, 14))
-    n_prefill = draw(st.integers(0, n_tokens - 1))
-    trace = random_trace(draw(st.integers(0, 10**6)), n_tokens, n_layers - first_dense, n_experts, top_k, n_prefill)
-    cut = draw(st.integers(0, n_prefill))  # two prompts, the first without decode
-    trace = replace(trace, request_id=(np.arange(n_tokens) >= cut).astype(np.int32))
-    context, chunk = draw(st.sampled_from([None, 0, 5000])), draw(st.sampled_from([3, 512]))
-    return Scenario(
-        model=model,
-        rates=draw(RATES),
-        steps=steps_of(trace, context=context, chunk_tokens=chunk),
-        n_slots=draw(st.integers(0, n_layers * n_experts)),
-        cache_policy=draw(st.sampled_from(["lru", "lru-per-layer"])),
-        prefetch_policy=draw(st.sampled_from(["none", "pre-attention"])),
-        layout=draw(st.sampled_from([ExpertLayout("bundle", 1, 8192), ExpertLayout("split", 3, 4096)])),
-        preloaded=draw(st.booleans()),
-    )
-
-
 @settings(max_examples=300, deadline=None)
-@given(scenario=scenarios())
-def test_the_engines_agree(scenario: Scenario) -> None:
+@given(scenario=scenarios(), compiled=st.booleans())
+def test_the_engines_agree(scenario: Scenario, compiled: bool) -> None:
     """Event by event or in closed form: the same times to 1e-9 s and the same counts."""
-    assert_equal(simulate_simpy(scenario), simulate_fast(scenario))
+    check_fast_engine(scenario, compiled)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sweep=sweeps())
+def test_a_sweep_agrees_with_the_simpy_engine(sweep: RandomSweep) -> None:
+    """Every row of a sweep: seconds a token and waits to 1e-9 s, the same hits, misses and bytes."""
+    check_sweep(sweep)
 
 
 @pytest.mark.parametrize(("n_bytes", "n_hidden", "bubble_ms"), [(2_000_000, 5, 1.2), (2_250_000, 4, 1.6)])
@@ -232,14 +159,20 @@ def test_twice_the_device_takes_half_the_time(scenario: Scenario) -> None:
             limit_bytes_per_s=storage.limit_bytes_per_s and 2 * storage.limit_bytes_per_s,
             limit_lag_s=storage.limit_lag_s / 2,
         ),
+        kernel_factor=rates.kernel_factor / 2,
     )
     slow, fast = simulate_simpy(scenario), simulate_simpy(replace(scenario, rates=twice))
     np.testing.assert_allclose(fast.step_s * 2, slow.step_s, rtol=1e-9)
     np.testing.assert_allclose(fast.bubble_s * 2, slow.bubble_s, rtol=1e-9, atol=1e-15)
 
 
+PLAIN_SCENARIOS = scenarios().map(
+    lambda scenario: replace(scenario, cache_policy="lru", rates=replace(scenario.rates, kernels=None))
+)
+
+
 @settings(max_examples=100, deadline=None)
-@given(scenario=scenarios(), factor=st.floats(1, 20), more_slots=st.integers(0, 8))
+@given(scenario=PLAIN_SCENARIOS, factor=st.floats(1, 20), more_slots=st.integers(0, 8))
 def test_more_is_never_slower(scenario: Scenario, factor: float, more_slots: int) -> None:
     """
     A faster SSD, a larger LRU cache and prefetch beside attention never give fewer tokens/s; the last where compute

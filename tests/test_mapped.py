@@ -119,6 +119,25 @@ def test_the_time_of_a_token_is_compute_and_its_reads(question: Question) -> Non
     assert sum(timeline.op_s.values()) == pytest.approx(timeline.step_s)
 
 
+@pytest.mark.parametrize("read_ahead_bytes", [0, 128 * KIB])
+def test_storage_of_its_own_is_as_uncertain_as_the_devices(question: Question, read_ahead_bytes: int) -> None:
+    """The device's storage given as the mapping's gives the same answer; one half as slow has as wide an interval."""
+    prepared = prepare(question)
+    storage = MappedEngine(prepared, Mapping(read_ahead_bytes)).scenario.rates.storage
+    names = ("latency_s", "request_overhead_s", "lane_s_per_byte", "bus_s_per_byte")
+    slower = replace(storage, **{name: 2 * getattr(storage, name) for name in names})
+    devices, given, twice = (
+        simulate_mapped(MappedEngine(prepared, Mapping(read_ahead_bytes, storage=own)), n_samples=100)
+        for own in (None, storage, slower)
+    )
+    assert devices.tokens_per_s is not None
+    assert twice.tokens_per_s is not None
+    assert given.tokens_per_s == devices.tokens_per_s
+    assert given.bound_by == devices.bound_by
+    assert devices.tokens_per_s.high > 1.05 * devices.tokens_per_s.low
+    assert twice.tokens_per_s.high > 1.05 * twice.tokens_per_s.low
+
+
 def test_three_effects_at_one_limit(question: Question) -> None:
     """Read-ahead reads more the larger it is; without it the bytes are few and the requests many."""
     results = {kib: simulate(question, n_samples=0, read_ahead_bytes=kib * KIB) for kib in (0, 128, 8192)}

@@ -1,27 +1,23 @@
 """The probe's file and its reads: nothing stays behind, a full disk is refused, times are times."""
 
 import os
+import subprocess
+import sys
 from collections import namedtuple
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
 from moeplan.errors import InputError
 from reference_runtime.probe import storage
-from reference_runtime.probe.plan import Plan, make_plan
+from reference_runtime.probe.bursts import BurstKey, Bursts, PieceStore
 from reference_runtime.probe.sampling import Samples
 from reference_runtime.probe.sharing import LagKey, Reads, SharedKey, share, wake
-from reference_runtime.probe.storage import BurstKey, Bursts, LatencyKey, LoopKey, check_room, closed_loop, probe_file
+from reference_runtime.probe.storage import LatencyKey, LoopKey, check_room, closed_loop, open_probe_file, probe_file
+from reference_runtime.streaming.direct_reads import page_aligned
 
 FILE_BYTES = 2**20
-
-
-def small_plan(directory: Path) -> Plan:
-    """A plan with a small file."""
-    sizes = {"request_bytes": (4096, 65536), "bursts": (1, 3), "depths": (1, 2)}
-    return replace(make_plan(directory, 1.0, [1]), file_bytes=FILE_BYTES, **sizes)
 
 
 def ignore(_: object) -> None:
@@ -109,15 +105,40 @@ def test_offsets_stay_within_the_file(tmp_path: Path) -> None:
 
 
 def test_a_burst_takes_compute_first_and_then_all_its_reads(tmp_path: Path) -> None:
-    """Compute runs before every burst and never in it."""
-    plan, calls, seconds = small_plan(tmp_path), [], []
+    """Compute runs for the idle time before every burst and never in it; a longer rest is more compute."""
+    calls: list[float] = []
     with probe_file(tmp_path, FILE_BYTES, ignore) as file:
-        bursts = Bursts(plan, file)
-        for n in plan.bursts:
-            seconds.append(bursts.seconds(BurstKey(65536, n), partial(calls.append, n)))
+        bursts = Bursts(file.direct, page_aligned(2**18), lambda: calls.append(perf_counter()))
+        for n, idle_s in ((1, 0.002), (3, 0.02)):
+            calls.clear()
+            began = perf_counter()
+            seconds = bursts.seconds(BurstKey(65536, n, idle_s))
+            ended = perf_counter()
+            assert idle_s * 0.5 < calls[-1] - began
+            assert 0 < seconds <= ended - calls[-1]
+            assert bursts.seconds(BurstKey(4096, 8, 0.0)) > 0
         bursts.close()
-    assert set(calls) == set(plan.bursts)
-    assert all(0 < one < 5 for one in seconds)
+
+
+def test_targets_lie_all_over_their_arena(tmp_path: Path) -> None:
+    """At page boundaries and within it, as the slots of a large cache do."""
+    arena = page_aligned(2**20)
+    with probe_file(tmp_path, FILE_BYTES, ignore) as file:
+        store = PieceStore(file.direct, 8192, arena)
+        reads = [read for _ in range(200) for read in store.reads(0, 0, page_aligned(8192), 0, 0.0)]
+    starts = [read.target.ctypes.data - arena.ctypes.data for read in reads if read.target is not None]
+    assert all(at % 4096 == 0 and at + 8192 <= 2**20 for at in starts)
+    assert len(set(starts)) > 64
+    assert len({read.offset for read in reads}) > 64
+
+
+def test_another_process_can_open_the_file(tmp_path: Path) -> None:
+    """By its path, also where it has no name in any folder; it reads the same bytes."""
+    with probe_file(tmp_path, FILE_BYTES, ignore) as file, open_probe_file(file.path) as other:
+        assert other.n_bytes == FILE_BYTES
+        command = [sys.executable, "-c", f"print(sum(open({str(file.path)!r}, 'rb').read()))"]
+        said = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+        assert int(said) == sum(os.pread(file.buffered_fd, FILE_BYTES, 0))
 
 
 def test_shared_speeds_are_fractions(tmp_path: Path) -> None:

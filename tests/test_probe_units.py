@@ -12,14 +12,23 @@ from reference_runtime.kernels.fast import FastKernels
 from reference_runtime.op_clock import OpClock
 from reference_runtime.probe.in_situ import op_seconds
 from reference_runtime.probe.memory import ZERO_FRAC, ExpertPool, WeightArena
-from reference_runtime.probe.plan import make_plan
+from reference_runtime.probe.plan import FEWEST_SECONDS, make_plan
 from reference_runtime.probe.products import RowKey, expert_cases
 from reference_runtime.probe.rows import kernel_times
-from reference_runtime.probe.sampling import UNKNOWN_SPREAD, Samples, drift_frac, repeated, spread_frac, uncertainty
+from reference_runtime.probe.sampling import (
+    UNKNOWN_SPREAD,
+    Samples,
+    drift_frac,
+    repeated,
+    spread_frac,
+    trimmed_mean,
+    uncertainty,
+)
 from reference_runtime.probe.writer import profile_yaml
 from reference_runtime.streaming.direct_reads import page_aligned
 from simulator.model.catalog import load_model_spec
 
+LAYER_OPS = ("router", "attention", "wait", "expert_ffn")
 Q4_0, Q8_0 = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0
 
 
@@ -91,13 +100,13 @@ def test_a_cycle_stays_in_its_working_set_and_visits_all_of_it() -> None:
 
 def test_every_case_of_a_row_has_its_own_key() -> None:
     """Two cases with one key would mix their samples."""
-    plan = make_plan(Path(), 1.0, [1])
+    plan = make_plan(Path(), FEWEST_SECONDS, [1])
     pool = ExpertPool(plan.shapes[0], Q8_0, page_aligned(2**20))
     cases = expert_cases(plan, plan.shapes[0], Q8_0, pool, FastKernels(1))
     assert len({case.key for case in cases}) == len(cases) == 12
 
 
-def test_operations_are_medians_over_the_steps_that_count() -> None:
+def test_operations_are_means_over_the_steps_that_count() -> None:
     """Two steps, the first left out: an operation runs from the mark before it, and layers count one by one."""
     clock = OpClock()
     clock.marks = [
@@ -108,6 +117,27 @@ def test_operations_are_medians_over_the_steps_that_count() -> None:
     ]  # fmt: skip
     wanted = {"embedding": 1.0, "router": 3.0, "attention": 1.0, "wait": 2.0, "expert_ffn": 1.0, "lm_head": 5.0}
     assert op_seconds(clock, 1) == wanted
+
+
+def test_a_hiccup_in_one_step_is_no_part_of_an_operation() -> None:
+    """Layers differ, so not their own times are trimmed but how far a step is from its layer's median."""
+    clock, now = OpClock(), 0.0
+    for step in range(10):
+        clock.start(1)
+        clock.marks[-1] = ("start", 1, now)
+        for op, layer in (("embedding", -1), *((op, layer) for layer in (0, 1) for op in LAYER_OPS), ("lm_head", -1)):
+            now += 1.0 + (layer == 1) + 50.0 * (step == 4 and op == "attention" and layer == 0)
+            clock.marks.append((op, layer, now))
+    seconds = op_seconds(clock, 0)
+    assert seconds["router"] == seconds["attention"] == pytest.approx(1.5)
+
+
+def test_what_is_trimmed() -> None:
+    """A tenth at each end, one value at least of three and more; the mean of the rest, not its median."""
+    assert trimmed_mean([5.0]) == 5.0
+    assert trimmed_mean([1.0, 2.0]) == 1.5
+    assert trimmed_mean([1.0, 2.0, 100.0]) == 2.0
+    assert trimmed_mean([0.0, *[1.0] * 14, *[2.0] * 4, 99.0]) == pytest.approx((1.0 * 13 + 2.0 * 3) / 16)
 
 
 def test_times_become_what_the_simulator_reads() -> None:
@@ -137,7 +167,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "threads", "words"),
-    [(0.1, [1], "--seconds"), (1e9, [1], "--seconds"), (10.0, [0], "--threads"), (10.0, [9999], "--threads")],
+    [(1.0, [1], "--seconds"), (1e9, [1], "--seconds"), (30.0, [0], "--threads"), (30.0, [9999], "--threads")],
 )
 def test_what_cannot_be_measured_is_refused(seconds: float, threads: list[int], words: str) -> None:
     """Before anything is written."""

@@ -1,26 +1,33 @@
 """The probe from end to end, in seconds: a profile that loads, that predicts, and nothing left behind."""
 
-from dataclasses import replace
+import multiprocessing
+import sys
+import threading
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from command_line.hardware_probe import agreeing
+from command_line import app
 from hardware_profiles.catalog import load_profile
 from hardware_profiles.kernel_table import KERNEL_OPS, Call
 from hardware_profiles.rates import rates
 from hardware_profiles.schema import HardwareProfile
 from moeplan.errors import InputError
+from reference_runtime import conditions
+from reference_runtime.conditions import code_fingerprint
 from reference_runtime.kernels.fast import FastKernels
 from reference_runtime.matrix import matrix_bytes
 from reference_runtime.probe import probe as probe_module
+from reference_runtime.probe.machine import this_machine
 from reference_runtime.probe.memory import WeightArena
-from reference_runtime.probe.plan import Plan, make_plan
+from reference_runtime.probe.plan import FEWEST_SECONDS, Plan, make_plan
 from reference_runtime.probe.probe import probe
 from reference_runtime.probe.sampling import repeated
-from reference_runtime.probe.writer import profile_yaml
 from simulator import costs
 from simulator.model.catalog import load_model_spec
 from tests.conftest import assert_one_line
@@ -29,14 +36,16 @@ MIB = 2**20
 
 
 def small_plan(directory: Path) -> Plan:
-    """Two small shapes, one thread, small arenas: one round in a second or two."""
-    plan = make_plan(directory, 1.0, [1])
+    """Two small shapes, one thread, small arenas: one round in seconds."""
+    plan = make_plan(directory, FEWEST_SECONDS, [1])
     tiny = load_model_spec("tiny-smallthinker")
     assert tiny.experts is not None
     experts = tiny.experts.model_copy(update={"n_experts": 8, "ffn_size": 128})
     wider = tiny.model_copy(update={"name": "wider", "hidden_size": 256, "n_layers": 4, "experts": experts})
     return replace(
         plan,
+        seconds=1.0,
+        spot_arena_bytes=16 * MIB,
         shapes=(tiny.model_copy(update={"n_layers": 2}), wider),
         arena_bytes=16 * MIB,
         middle_bytes=4 * MIB,
@@ -46,23 +55,45 @@ def small_plan(directory: Path) -> Plan:
         contexts=(16, 64),
         request_bytes=(4096, 65536, MIB, 4 * MIB),
         depths=(1, 2, 4),
-        bursts=(1, 2),
+        burst_bytes=(4096, 65536, MIB),
+        burst_requests=(1, 2, 4),
+        burst_idle_s=(0.0003, 0.001),
         cell_s=0.01,
         n_bursts=2,
     )
 
 
+@dataclass(frozen=True)
+class Probed:
+    """A folder after the command, and what it said."""
+
+    folder: Path
+    out: str
+    err: str
+
+    @property
+    def path(self) -> Path:
+        """The profile."""
+        return self.folder / "mine.yaml"
+
+
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> HardwareProfile:
-    """A probed profile, written and read."""
-    directory = tmp_path_factory.mktemp("probe")
-    seconds: list[tuple[int, int]] = []
-    mapping = probe(small_plan(directory), "here", lambda *pair: seconds.append(pair))
-    assert list(directory.iterdir()) == []
-    assert seconds == sorted(seconds)
-    path = directory / "here.yaml"
-    path.write_text(profile_yaml(agreeing(mapping), "a test"), "utf-8")
-    return load_profile(str(path))
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Probed:
+    """The command on a small plan, once for all tests."""
+    folder, out, err = tmp_path_factory.mktemp("probe"), StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr("reference_runtime.probe.plan.make_plan", lambda directory, *_: small_plan(directory))
+        patch.setattr(sys, "argv", ["moeplan", "hardware", "probe", "--output", str(folder / "mine.yaml")])
+        with pytest.raises(SystemExit) as stop:
+            app.main()
+    assert not stop.value.code, err.getvalue()
+    return Probed(folder, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def profile(probed: Probed) -> HardwareProfile:
+    """The profile as it is read."""
+    return load_profile(str(probed.path))
 
 
 def test_every_operation_was_measured(profile: HardwareProfile) -> None:
@@ -110,34 +141,60 @@ def test_the_table_predicts_a_product_that_it_did_not_measure(profile: HardwareP
     assert measured / 4 < predicted < measured * 4
 
 
-def test_an_interrupted_probe_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a file nor a thread of its readers."""
-    import threading
+def test_spot_checks_and_idle_times_are_in_it(profile: HardwareProfile) -> None:
+    """Each check once with its spread; bursts after each idle time; notes name the code that was timed."""
+    names = [check.name for check in profile.spot_checks]
+    assert sorted(names) == ["burst_2MiB", "burst_64KiB", "large_token_t1", "small_token_t1"]
+    assert profile.storage.bursts is not None
+    assert {row.idle for row in profile.storage.bursts.rows} == {0.0003, 0.001}
+    assert profile.cpu.kernels is not None
+    assert profile.cpu.kernels.uncertainty >= min(check.spread for check in profile.spot_checks)
+    for words in (code_fingerprint(), "GOMP_SPINCOUNT", "clock governor", "numba", "noise: "):
+        assert words in profile.notes
 
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
 
-    before = threading.active_count()
-    monkeypatch.setattr(probe_module, "closed_loop", stop)
+def test_the_fingerprint_is_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes with a byte of a kernel or of the forward pass and with nothing else."""
+    (tmp_path / "kernels").mkdir()
+    for name in ("kernels/fast.py", "forward.py", "other.py"):
+        (tmp_path / name).write_text("a")
+    monkeypatch.setattr(conditions, "__file__", str(tmp_path / "conditions.py"))
+    found = [code_fingerprint()]
+    for name in ("kernels/fast.py", "forward.py", "other.py"):
+        (tmp_path / name).write_text("b")
+        found.append(code_fingerprint())
+    assert len(set(found)) == 3
+    assert found[2] == found[3]
+
+
+@pytest.mark.parametrize("n_steps", [2, 8])
+def test_an_interrupted_probe_leaves_nothing_behind(tmp_path: Path, n_steps: int) -> None:
+    """Neither a file nor a process nor a thread, whether it ends while the file is written or in a round."""
+    before, steps = threading.active_count(), iter(range(n_steps))
+
+    seconds: list[int] = []
+
+    def stop(done_s: int, _: int) -> None:
+        seconds.append(done_s)
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
-        probe(small_plan(tmp_path), "here")
+        probe(small_plan(tmp_path), "here", stop)
+    assert seconds == sorted(seconds)
     assert list(tmp_path.iterdir()) == []
     assert threading.active_count() == before
+    assert not multiprocessing.active_children()
 
 
-def test_the_command_writes_a_profile_that_check_and_show_take(
-    moeplan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # type: ignore[no-untyped-def]
-    """It says beforehand what it writes; the profile is in the file alone."""
-    monkeypatch.setattr("reference_runtime.probe.plan.make_plan", lambda directory, *_: small_plan(directory))
-    path = tmp_path / "mine.yaml"
-    done = moeplan("hardware", "probe", "--output", str(path), "--seconds", "1")
-    assert done.status == 0, done.err
-    assert "writes 17 MB" in done.err
-    assert [file.name for file in tmp_path.iterdir()] == ["mine.yaml"]
-    assert load_profile(str(path)).name == "mine"
-    assert "0 of" in moeplan("hardware", "check", str(path)).out
-    shown = moeplan("hardware", "show", str(path)).out
+def test_the_command_writes_a_profile_that_check_and_show_take(probed: Probed, moeplan) -> None:  # type: ignore[no-untyped-def]
+    """It says beforehand what it writes; the profile is in the file alone, and nothing else in the folder."""
+    assert "writes 17 MB" in probed.err
+    assert probed.out.startswith(f"{probed.path}: ")
+    assert [file.name for file in probed.folder.iterdir()] == ["mine.yaml"]
+    assert load_profile(str(probed.path)).name == "mine"
+    assert "0 of" in moeplan("hardware", "check", str(probed.path)).out
+    shown = moeplan("hardware", "show", str(probed.path)).out
     assert "Kernels: moeplan reference runtime" in shown
     assert "Bursts: " in shown
 
@@ -149,8 +206,17 @@ def test_a_full_disk_is_one_line(moeplan, tmp_path: Path, monkeypatch: pytest.Mo
         raise InputError("--directory D", "must have 1 GiB free", "4 KiB")
 
     monkeypatch.setattr("reference_runtime.probe.storage.check_room", refuse)
-    done = moeplan("hardware", "probe", "--output", str(tmp_path / "p.yaml"), "--seconds", "1", "--threads", "1")
+    done = moeplan("hardware", "probe", "--output", str(tmp_path / "p.yaml"), "--seconds", "20", "--threads", "1")
     assert_one_line(done, "--directory D")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the file is written: a probe that the system ends for it would leave no word."""
+    machine = replace(this_machine(tmp_path), ram_available_bytes=MIB)
+    monkeypatch.setattr(probe_module, "this_machine", lambda _: machine)
+    with pytest.raises(InputError, match=r"memory: must have .* free, got 1\.00 MiB; give fewer"):
+        probe(small_plan(tmp_path), "here")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -158,5 +224,5 @@ def test_wrong_options_are_one_line(moeplan, tmp_path: Path) -> None:  # type: i
     """Before anything runs."""
     output = ("hardware", "probe", "--output", str(tmp_path / "p.yaml"))
     assert_one_line(moeplan(*output, "--threads", "1,x"), "--threads", "1,x")
-    assert_one_line(moeplan(*output, "--seconds", "0"), "--seconds")
+    assert_one_line(moeplan(*output, "--seconds", "1"), "--seconds", "20")
     assert_one_line(moeplan("hardware", "probe", "--output", str(tmp_path / "p.txt")), ".yaml")

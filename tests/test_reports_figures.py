@@ -10,7 +10,8 @@ import reports_examples as examples
 from reports.figures import _shares, layer_figure, memory_figure, time_figure
 from reports.grid import as_grids, cell_of, current_row
 from reports.heat_map import heat_map
-from reports.wording import grid_finding, memory_rows, number, overlap, overlap_finding, overlap_line, percent, size
+from reports.memory_wording import memory_rows
+from reports.wording import grid_finding, number, overlap, overlap_finding, overlap_line, percent, size
 from simulator.result import Interval, LayerResult
 
 

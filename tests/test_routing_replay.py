@@ -45,6 +45,15 @@ def test_rows_come_in_order_whatever_the_chunks() -> None:
     assert whole.tolist() == [[(t + 2) % 8, (t + 3) % 8] for t in range(6)]
 
 
+def test_the_models_own_choice_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router that is replayed does the work of one that is not, so that its time is that of the model's own."""
+    seen: list[np.ndarray] = []
+    monkeypatch.setattr("reference_runtime.routing_replay.route", lambda scores, config: seen.append(scores))
+    given = scores(3)
+    ReplayRouter(trace(), SMALL, "t").choose(0, given, 0, SMALL)
+    assert [found is given for found in seen] == [True]
+
+
 def test_a_first_row_shifts_the_trace() -> None:
     """Position p takes row first_row + p."""
     ids, _ = ReplayRouter(trace(), SMALL, "t", first_row=4).choose(0, scores(2), 3, SMALL)

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from moeplan.errors import InputError
 from reference_runtime.kv_cache import KVCache
 from reference_runtime.loading.weight_loading import open_model
+from reference_runtime.routing_replay import WRAPS
 from reference_runtime.run import RunOutput, Task, run
 from reference_runtime.runtime import RuntimeOptions, open_runtime, prepare_store
 from reference_runtime.saved_state import open_state, save_state
@@ -132,6 +133,24 @@ def test_another_model_is_refused(gguf: Path, state_file: Path, tmp_path: Path) 
     cache = KVCache(CONFIG, 64)
     with pytest.raises(InputError, match=r"must have been made from .*other\.gguf as it is now, got other contents"):
         open_state(state_file).load_into(cache, open_model(path))
+    assert cache.n_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"routing": "routing replayed from t"}, "routing routing replayed from t, got routing the model's own"),
+        ({"top_k": "1 of the model's 2"}, "top_k 1 of the model's 2, got top_k 2 of the model's 2"),
+    ],
+)
+def test_a_prompt_of_other_experts_is_refused(gguf: Path, state_file: Path, other: dict[str, str], words: str) -> None:
+    """Routing and top-k must be the run's; chunks, kernels and where a replayed trace begins again may differ."""
+    state, model_file, cache = open_state(state_file), open_model(gguf), KVCache(CONFIG, 64)
+    same = state.fed_with | {"kernels": "plain", "prefill_chunk": "1"}
+    state.load_into(cache, model_file, same | {"routing": f"{same['routing']}{WRAPS}"})
+    cache.n_tokens = 0
+    with pytest.raises(InputError, match=f"must have been fed with {words}"):
+        state.load_into(cache, model_file, same | other)
     assert cache.n_tokens == 0
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from forward_oracle import SMALL, random_tokens, random_weights, vocabulary
+from pydantic import BaseModel
 from validation_grids import (
     CAP_BYTES,
     N_COUNTED,
@@ -21,13 +22,20 @@ from validation_grids import (
 )
 
 from hardware_profiles.catalog import load_profile
+from hardware_profiles.schema import HardwareProfile
+from hardware_profiles.schema_base import Z_80, Provenance
 from moeplan.errors import InputError
 from reference_runtime.run import Task, run
 from reference_runtime.runtime import RuntimeOptions, open_runtime, prepare_store
 from reference_runtime.training.export import Q8_0, write_gguf
+from reports.validation_tables import verdict_text
+from simulator.engine_fast import FastEngine
+from simulator.question import draw_gate_sparsity, question_rates
+from simulator.simulate import tokens_per_s
 from simulator.validation.compare import compare, op_table, verdicts
 from simulator.validation.grid_cells import read_grid
-from simulator.validation.predict import predict
+from simulator.validation.machine_state import MachineState
+from simulator.validation.predict import predict, run_question
 from simulator.validation.result import ValidationResult
 from simulator.validation.validate import validate
 from traces.store import write_trace
@@ -64,8 +72,8 @@ def test_a_machine_that_does_what_the_simulator_says_has_no_error(grid: Path, pr
         assert layer.predicted_hidden_frac == layer.measured_hidden_frac
     assert cell.verdicts.n_pairs > 0
     assert cell.verdicts.agreement_frac == 1
-    assert result.verdicts.n_pairs == (0 if prefetch == "none" else cell.verdicts.n_pairs)
-    assert result.prefill[0].error_frac == pytest.approx(0, abs=1e-9)
+    assert result.forecast.verdicts.n_pairs == (0 if prefetch == "none" else cell.verdicts.n_pairs)
+    assert result.forecast.prefill[0].error_frac == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("prefetch", PREFETCH)
@@ -136,7 +144,7 @@ def test_a_run_from_a_saved_state_has_no_prompt(grid: Path) -> None:
     add_run(grid, cell="short")
     result = validated(grid)
     long, short = result.cells
-    assert [row.cell for row in result.prefill] == ["short"]
+    assert [row.cell for row in result.forecast.prefill] == ["short"]
     assert long.error_frac == pytest.approx(0, abs=1e-9)
     assert long.runs[0].prompt_s is None
     assert long.runs[0].counts.measured[1] > 0
@@ -167,12 +175,22 @@ def test_verdicts_by_hand() -> None:
     measured = pd.DataFrame({"attention": [1.0, 1.0, 1.0, 1.0, 1.0], "read": [0.5, 0.95, 2.0, 1.05, 9.0]})
     predicted = pd.DataFrame({"attention": [1.0, 1.0, 1.0, 1.0, 1.0], "read": [0.9, 1.1, 0.5, 1.2, 9.0]})
     measured["n_misses"] = predicted["n_misses"] = [1, 2, 1, 1, 0]
-    everything = verdicts(predicted, measured, margin_frac=0.0)
+    everything = verdicts(predicted, measured, margin=0.0)
     assert everything.counts == (1, 1, 1, 1)
     assert (everything.agreement_frac, everything.balanced_frac, everything.majority_frac) == (0.5, 0.5, 0.5)
-    clear = verdicts(predicted, measured, margin_frac=0.10)
+    clear = verdicts(predicted, measured, margin=0.06)  # ln 1.05 is 0.049, ln 0.95 is -0.051
     assert clear.counts == (1, 0, 1, 0)
     assert (clear + everything).counts == (2, 1, 2, 1)
+    assert verdicts(predicted, measured, margin=0.05).counts == (1, 1, 1, 0)
+
+
+def test_a_cell_of_one_class_has_no_balanced_accuracy() -> None:
+    """Where all pairs wait, always saying so is right every time; that is no accuracy of 100 %."""
+    measured = pd.DataFrame({"attention": [1.0, 1.0], "read": [2.0, 3.0], "n_misses": [1, 1]})
+    found = verdicts(measured, measured, margin=0.0)
+    assert (found.agreement_frac, found.balanced_frac, found.has_one_class) == (1.0, None, True)
+    assert verdict_text(found).startswith("balanced accuracy one class, agreement 100.0 %")
+    assert not verdicts(measured, measured, margin=9.0).has_one_class
 
 
 @pytest.mark.parametrize(
@@ -247,9 +265,44 @@ def test_the_plan_of_a_run_that_could_not_be_is_refused(grid: Path) -> None:
         validated(grid)
 
 
-def test_the_interval_is_the_simulators(grid: Path) -> None:
-    """The prediction's interval is that of simulate's draws: it holds the value and widens with the draws."""
-    add_run(grid)
-    (cell,) = validated(grid).cells
-    assert cell.predicted.low < cell.predicted.value < cell.predicted.high
-    assert np.isfinite(cell.predicted.high)
+def test_the_interval_is_that_of_the_draws(grid: Path) -> None:
+    """Its ends are the 10th and 90th percentile of simulate's own draws on the same question, for the same seed."""
+    run = add_run(grid)
+    profile = read_grid(grid).profile
+    prediction = predict(run, run.spec(grid), profile, n_samples=40)
+    question, rng = run_question(run, run.spec(grid), profile), np.random.default_rng(0)
+    fast = FastEngine(prediction.scenario, prediction.decisions)
+    speeds = []
+    for _ in range(40):
+        rng.standard_normal(2)  # the machine's state, which has no spread here
+        drawn, sparsity = question_rates(question, rng), draw_gate_sparsity(question, rng)
+        speeds.append(tokens_per_s(fast.timeline(drawn, sparsity), prediction.scenario.is_counted))
+    assert (prediction.speed.low, prediction.speed.high) == pytest.approx(tuple(np.quantile(speeds, [0.1, 0.9])))
+    assert prediction.speed.high > 1.02 * prediction.speed.low
+
+
+def test_an_interval_without_spreads_is_a_point(grid: Path) -> None:
+    """Nothing else than the stated spreads widens it."""
+    run = add_run(grid)
+    exact = without_spreads(read_grid(grid).profile)
+    prediction = predict(run, run.spec(grid), exact, n_samples=20)
+    assert prediction.speed.low == pytest.approx(prediction.speed.high)
+    widened = predict(run, run.spec(grid), exact, n_samples=200, state=MachineState(compute_sigma=0.1, read_sigma=0.1))
+    half_width = np.log(widened.speed.high / widened.speed.low) / 2
+    assert half_width == pytest.approx(Z_80 * 0.1, rel=0.3)  # at most all of the time has both spreads
+
+
+def without_spreads(profile: HardwareProfile) -> HardwareProfile:
+    """A profile whose every figure is certain."""
+
+    def copied(part: BaseModel) -> BaseModel:
+        update: dict[str, object] = {}
+        for name in type(part).model_fields:
+            item = getattr(part, name)
+            if isinstance(item, Provenance):
+                update[name] = item.model_copy(update={"uncertainty": 0.0})
+            elif isinstance(item, BaseModel):
+                update[name] = copied(item)
+        return part.model_copy(update=update)
+
+    return copied(profile)  # type: ignore[return-value]

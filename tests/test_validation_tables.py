@@ -1,6 +1,7 @@
 """From runs to figures: cells, classes, baselines, drift; what is written; and the command."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +124,15 @@ def test_a_law_never_has_a_negative_term() -> None:
     assert 0.05 < a < 0.1
 
 
+def test_a_law_without_any_time_is_the_worst_and_still_a_number() -> None:
+    """Cells that all miss, fitted on cells of which it takes no constant, and one without a miss: 1 / 0 tokens/s."""
+    cells = [law_cell(str(i), x, 0.3 * x) for i, x in enumerate((0.25, 0.5, 0.75))]
+    errors = law_errors(cells, [law_cell("all", 0.0, 0.1)] * 3, lambda cell: cell.miss_rate)
+    assert errors is not None
+    assert errors[0] > 1e3
+    assert all(map(math.isfinite, errors))
+
+
 def test_leave_one_out_fits_on_the_others_alone() -> None:
     """The held value's own cells have no part in the law; ours is the cells' error; what does not vary has no row."""
     slow = [law_cell(f"s{x}", x, 5 * (0.02 + 0.3 * x), prefetch="none") for x in (0.1, 0.4, 0.8)]
@@ -226,7 +236,11 @@ def test_the_json_is_the_contracts(result: ValidationResult) -> None:
     assert answer["median_abs_error_frac"] == pytest.approx(errors[1], abs=1e-4)
     assert errors[1] < 1e-9 < 0.05 < errors[2]
     assert answer["verdict_agreement_frac"] == answer["verdicts"]["clear"]["balanced_frac"]
-    assert 0 <= answer["interval_coverage_frac"] <= 1
+    inside = {cell["cell"]: cell["in_interval"] for cell in answer["cells"]}
+    assert inside["exact"]
+    assert inside["limited"]
+    assert answer["interval_coverage_frac"] == pytest.approx(sum(inside.values()) / 3, abs=1e-3)
+    assert answer["at_state"] is None
     for cell in answer["cells"]:
         assert {"conditions", "predicted", "measured", "error", "noise"} <= set(cell)
         assert cell["noise"] == 0
@@ -261,7 +275,7 @@ def test_tables_name_what_is_off_and_how_it_was_made(result: ValidationResult) -
     assert "compute-bound below 5 %" in text
     assert "## Leave one condition out" in text
     widths = {line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("| slow")}
-    assert widths == {5, 7, 14}
+    assert widths == {6, 8, 18}
 
 
 def test_layers_and_cells_as_csv(result: ValidationResult) -> None:
@@ -270,7 +284,7 @@ def test_layers_and_cells_as_csv(result: ValidationResult) -> None:
     assert header == "cell,figure,side,0,1,2"
     assert first.split(",")[:3] == ["exact", "t_attention_us", "predicted"]
     assert second.replace("measured", "predicted") == first
-    assert len(as_csv(cell_rows(result.cells)).splitlines()) == 4
+    assert len(as_csv(cell_rows(result, "forecast")).splitlines()) == 4
 
 
 def test_csv_and_markdown_of_nothing() -> None:
@@ -309,7 +323,7 @@ def test_the_command_prints_and_writes(grid: Path, tmp_path: Path, moeplan: Call
     assert json.loads(outcome.out)["provenance"]["command"].startswith("moeplan validate")
     outcome = moeplan("validate", str(grid), "--output-folder", str(tmp_path))
     assert outcome.status == 0
-    for words in ("3 cells: decode tokens/s", "Hits and misses: equal", "slow|er", "compute-bound", "Leave one"):
+    for words in ("3 cells, decode tokens/s", "Hits and misses: equal", "slow|er", "compute-bound", "Leave one"):
         assert words in outcome.out
     assert all(len(line) <= 100 for line in outcome.out.splitlines() if not line.startswith("written: "))
 

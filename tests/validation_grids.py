@@ -13,6 +13,7 @@ from conftest import random_trace, tiny_model
 from hardware_profiles.catalog import profile_path
 from simulator.validation.compare import TOKEN_OPS
 from simulator.validation.grid_cells import MeasuredRun, read_grid
+from simulator.validation.machine_state import AS_PROBED, MachineState
 from simulator.validation.predict import predict
 from traces.routing_trace import DECODE
 from traces.store import write_trace
@@ -20,6 +21,8 @@ from traces.store import write_trace
 N_PROMPT, N_WARM_UP, N_COUNTED = 8, 6, 16
 CAP_BYTES = 350_000  # some of the 24 experts of the model fit, not all
 PLACEHOLDER_SPEED = 1.0
+SPOTS = {"small_token_t1": 0.010, "burst_64KiB": 0.0004}  # seconds when the profile was made
+SPOT_SPREAD = 0.02
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -41,8 +44,11 @@ def slower(op: str, factor: float) -> Change:
 
 
 def start_grid(folder: Path, device: str = "intel-n100") -> None:
-    """The profile of a device on one thread, and the model's spec."""
+    """The profile of a device on one thread with spot checks, and the model's spec."""
     text = profile_path(device).read_text(encoding="utf-8").replace("  threads: 4", "  threads: 1")
+    text += "spot_checks:\n"
+    for name, seconds in SPOTS.items():
+        text += f"  - {{name: {name}, time: {seconds * 1e6:g} us, spread: {SPOT_SPREAD}}}\n"
     (folder / "models").mkdir(parents=True, exist_ok=True)
     (folder / "profile.yaml").write_text(text, encoding="utf-8")
     spec = yaml.safe_dump(tiny_model().model_dump(mode="json"))
@@ -51,10 +57,10 @@ def start_grid(folder: Path, device: str = "intel-n100") -> None:
 
 def add_run(
     grid: Path, cell: str = "a", repeat: int = 1, change: Change = unchanged, *, starts_at: int = 0, seed: int = 0,
-    **conditions: object,
+    state: MachineState = AS_PROBED, **conditions: object,
 ) -> MeasuredRun:  # fmt: skip
     """
-    One run whose records are the simulated ones after a change, and whose speed is what they add up to.
+    One run whose records are the simulated ones in a state after a change, and whose speed is what they add up to.
 
     starts_at: positions in a saved KV state; the trace then holds decode tokens alone.
     """
@@ -76,7 +82,7 @@ def add_run(
     write_json(folder / "run.json", run_file(PLACEHOLDER_SPEED, 1.0, 0))
     pd.DataFrame().to_parquet(folder / "ops.parquet")
     run = next(run for run in read_grid(grid).runs if run.folder == folder)
-    prediction = predict(run, run.spec(grid), read_grid(grid).profile, n_samples=0)
+    prediction = predict(run, run.spec(grid), read_grid(grid).profile, n_samples=0, state=state)
     records = change(prediction.records)
     records.to_parquet(folder / "ops.parquet")
     counted = records[(records["token"] >= run.first_counted) & records["op"].isin(TOKEN_OPS)]
@@ -84,6 +90,13 @@ def add_run(
     prompt_s = prediction.prompt_s.value if prediction.prompt_s else 0.0
     write_json(folder / "run.json", run_file(speed, prompt_s, prediction.n_slots))
     return next(run for run in read_grid(grid).runs if run.folder == folder)
+
+
+def spots(compute: float = 1.0, read: float = 1.0, *, apart: float = 1.0) -> dict[str, dict[str, float]]:
+    """Spot checks around a run, so many times the probe's; apart: after over before."""
+    both = {"small_token_t1": compute, "burst_64KiB": read}
+    ends = {"before": apart**-0.5, "after": apart**0.5}
+    return {end: {name: SPOTS[name] * factor * own for name, factor in both.items()} for end, own in ends.items()}
 
 
 def run_file(tokens_per_s: float, prompt_s: float, slots: int) -> dict:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from moeplan.errors import InputError
 from moeplan.shipped import Shipped
 from traces.routing_trace import RoutingTrace
 from traces.store import read_trace
@@ -18,6 +19,9 @@ def trace_file(name_or_path: str) -> Path:
     """The file of a shipped trace, a trace file or the folder of a recorded run. Raises InputError."""
     path = trace_path(name_or_path)
     recorded = path / RECORDED
+    if path.is_dir() and not recorded.is_file():
+        must = "must be a trace file or the folder of a recorded run"
+        raise InputError(str(path), must, f"a folder without {RECORDED}", "see `moeplan trace list`")
     return recorded if recorded.is_file() else path
 
 

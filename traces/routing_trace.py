@@ -12,6 +12,8 @@ import numpy as np
 from moeplan.errors import InputError
 
 PREFILL, DECODE = 0, 1
+CHECKED_TOKENS = 256  # tokens a block: some 100 kB of ids
+MAX_COMPARED = 12  # slots up to which comparing each with each is faster than sorting
 
 
 @dataclass(frozen=True)
@@ -124,23 +126,33 @@ def _check_shapes(trace: RoutingTrace) -> None:
 
 
 def _check_expert_ids(trace: RoutingTrace) -> None:
-    ids, n_experts = trace.expert_ids, trace.header.n_experts
-    outside = np.argwhere((ids < 0) | (ids >= n_experts))
-    if len(outside):
-        token, layer, slot = outside[0]
-        raise InputError(
-            f"trace: token {token}, layer {layer}",
-            f"expert ids must be 0 to {n_experts - 1}",
-            int(ids[token, layer, slot]),
-            "padding and shared experts must be left out",
-        )
-    ordered = np.sort(ids, axis=2)
-    repeated = np.argwhere((ordered[:, :, 1:] == ordered[:, :, :-1]).any(axis=2))
-    if len(repeated):
-        token, layer = repeated[0]
-        raise InputError(
-            f"trace: token {token}, layer {layer}", "expert ids must be distinct", ids[token, layer].tolist()
-        )
+    """In blocks of tokens, so that what is compared stays in the processor's caches."""
+    n_experts = trace.header.n_experts
+    for first in range(0, trace.n_tokens, CHECKED_TOKENS):
+        ids = trace.expert_ids[first : first + CHECKED_TOKENS]
+        if ids.min() < 0 or ids.max() >= n_experts:
+            token, layer, slot = np.argwhere((ids < 0) | (ids >= n_experts))[0]
+            raise InputError(
+                f"trace: token {first + token}, layer {layer}",
+                f"expert ids must be 0 to {n_experts - 1}",
+                int(ids[token, layer, slot]),
+                "padding and shared experts must be left out",
+            )
+        if _has_repeats(ids):
+            ordered = np.sort(ids, axis=2)
+            token, layer = np.argwhere((ordered[:, :, 1:] == ordered[:, :, :-1]).any(axis=2))[0]
+            where = f"trace: token {first + token}, layer {layer}"
+            raise InputError(where, "expert ids must be distinct", ids[token, layer].tolist())
+
+
+def _has_repeats(ids: np.ndarray) -> bool:
+    """Whether a row of (n_tokens, n_layers, top_k) holds an expert twice."""
+    top_k = ids.shape[2]
+    if top_k > MAX_COMPARED:
+        ordered = np.sort(ids, axis=2)
+        return bool((ordered[:, :, 1:] == ordered[:, :, :-1]).any())
+    slots = np.ascontiguousarray(ids.reshape(-1, top_k).T)
+    return any((slots[slot + 1 :] == slots[slot]).any() for slot in range(top_k - 1))
 
 
 def _check_tokens(trace: RoutingTrace) -> None:

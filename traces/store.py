@@ -20,6 +20,7 @@ from traces.routing_trace import RoutingTrace, TraceHeader
 
 SCHEMA_VERSION = 1
 METADATA_KEY = b"moeplan.routing_trace"
+BATCH_TOKENS = 4096  # tokens that are decoded at once: a few MB, whatever the trace's length
 TOKEN_COLUMNS = {"phase": np.uint8, "request_id": np.int32, "position": np.int32, "domain": np.int16}
 
 
@@ -43,20 +44,17 @@ def write_trace(trace: RoutingTrace, path: Path) -> None:
 def read_trace(path: Path) -> RoutingTrace:
     """Read and check a trace. Raises InputError for anything that is not a whole, valid trace file."""
     try:
-        table = pq.read_table(path, memory_map=False)
+        with pq.ParquetFile(path) as file:  # read_table would load pyarrow.dataset and pandas, a quarter of a second
+            header, top_k = _header(file.schema_arrow, path)
+            return _trace(file, header, top_k, path)
     except FileNotFoundError as error:
         raise InputError(str(path), "must be a trace file", "no such file", "see `moeplan trace list`") from error
     except (OSError, pa.ArrowException) as error:
         raise InputError(str(path), "must be a whole Parquet file", _first_line(error), "record it again") from error
-    header, top_k = _header(table, path)
-    try:
-        return _trace(table, header, top_k, path)
-    except InputError as error:
-        raise InputError(f"{path}: {error.where}", error.must, error.got, error.advice) from error
 
 
-def _header(table: pa.Table, path: Path) -> tuple[TraceHeader, int]:
-    raw = (table.schema.metadata or {}).get(METADATA_KEY)
+def _header(schema: pa.Schema, path: Path) -> tuple[TraceHeader, int]:
+    raw = (schema.metadata or {}).get(METADATA_KEY)
     if raw is None:
         raise InputError(
             str(path),
@@ -82,26 +80,24 @@ def _header(table: pa.Table, path: Path) -> tuple[TraceHeader, int]:
         raise InputError(str(path), "must have a valid header", _first_line(error)) from error
 
 
-def _trace(table: pa.Table, header: TraceHeader, top_k: int, path: Path) -> RoutingTrace:
-    shape = (table.num_rows, len(header.layer_ids), top_k)
-    names = set(table.column_names)
-    missing = ({"expert_ids"} | set(TOKEN_COLUMNS)) - names
+def _trace(file: pq.ParquetFile, header: TraceHeader, top_k: int, path: Path) -> RoutingTrace:
+    names = file.schema_arrow.names
+    missing = ({"expert_ids"} | set(TOKEN_COLUMNS)) - set(names)
     if missing:
         raise InputError(str(path), f"must have the column {sorted(missing)[0]!r}", sorted(names))
-    tokens = {name: _column(table, name, dtype) for name, dtype in TOKEN_COLUMNS.items()}
-    predicted = {
-        name.removeprefix("predicted."): _cube(table, name, shape, np.int16)
-        for name in table.column_names
-        if name.startswith("predicted.")
-    }
-    return RoutingTrace(
-        header=header,
-        expert_ids=_cube(table, "expert_ids", shape, np.int16),
-        token_id=_column(table, "token_id", np.int32) if "token_id" in names else None,
-        weights=_cube(table, "weights", shape, np.float16) if "weights" in names else None,
-        predicted=predicted,
-        **tokens,
-    )
+    shape = (file.metadata.num_rows, len(header.layer_ids), top_k)
+    predictors = [name for name in names if name.startswith("predicted.")]
+    try:
+        return RoutingTrace(
+            header=header,
+            expert_ids=_cube(file, "expert_ids", shape, np.int16),
+            token_id=_column(file, "token_id", np.int32) if "token_id" in names else None,
+            weights=_cube(file, "weights", shape, np.float16) if "weights" in names else None,
+            predicted={name.removeprefix("predicted."): _cube(file, name, shape, np.int16) for name in predictors},
+            **{name: _column(file, name, dtype) for name, dtype in TOKEN_COLUMNS.items()},
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error.where}", error.must, error.got, error.advice) from error
 
 
 def _as_lists(cube: np.ndarray) -> pa.FixedSizeListArray:
@@ -109,23 +105,35 @@ def _as_lists(cube: np.ndarray) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(cube.reshape(-1)), n_layers * top_k)
 
 
-def _cube(table: pa.Table, name: str, shape: tuple[int, int, int], dtype: Any) -> np.ndarray:
-    """A fixed-size-list column as (n_tokens, n_moe_layers, top_k)."""
-    column = table.column(name).combine_chunks()
-    if not pa.types.is_fixed_size_list(column.type) or column.null_count:
-        raise InputError(name, "must be a fixed-size list without nulls", column.type)
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    if flat.dtype != dtype or flat.size != np.prod(shape):
-        raise InputError(name, f"must be {np.dtype(dtype)} of shape {shape}", f"{flat.dtype} with {flat.size} values")
-    return flat.reshape(shape)
+def _cube(file: pq.ParquetFile, name: str, shape: tuple[int, int, int], dtype: Any) -> np.ndarray:
+    """A fixed-size-list column as (n_tokens, n_moe_layers, top_k), read a batch at a time: no second copy of it."""
+    kind, n_values = file.schema_arrow.field(name).type, shape[1] * shape[2]
+    if not pa.types.is_fixed_size_list(kind):
+        raise InputError(name, "must be a fixed-size list without nulls", kind)
+    if kind.value_type != pa.from_numpy_dtype(dtype) or kind.list_size != n_values:
+        got = f"{kind.value_type} with {kind.list_size} values a token"
+        raise InputError(name, f"must be {np.dtype(dtype)} of shape {shape}", got)
+    cube, n_read = np.empty((shape[0], n_values), dtype), 0
+    for batch in file.iter_batches(BATCH_TOKENS, columns=[name]):
+        column = batch.column(0)
+        if column.null_count or column.flatten().null_count:
+            raise InputError(name, "must be a fixed-size list without nulls", kind)
+        cube[n_read : n_read + len(column)] = _values(column.flatten(), dtype).reshape(len(column), n_values)
+        n_read += len(column)
+    return cube.reshape(shape)
 
 
-def _column(table: pa.Table, name: str, dtype: Any) -> np.ndarray:
-    column = table.column(name)
-    array = column.to_numpy()
-    if column.null_count or array.dtype != dtype:
-        raise InputError(name, f"must be {np.dtype(dtype)} without nulls", column.type)
-    return array
+def _column(file: pq.ParquetFile, name: str, dtype: Any) -> np.ndarray:
+    kind = file.schema_arrow.field(name).type
+    column = file.read([name]).column(0)
+    if kind != pa.from_numpy_dtype(dtype) or column.null_count:
+        raise InputError(name, f"must be {np.dtype(dtype)} without nulls", kind)
+    return np.concatenate([_values(chunk, dtype) for chunk in column.chunks] or [np.empty(0, dtype)])
+
+
+def _values(array: pa.Array, dtype: Any) -> np.ndarray:
+    """The numbers of an array without nulls where they lie; its own to_numpy would load pandas."""
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * np.dtype(dtype).itemsize)
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,13 +4,14 @@ from typing import Any
 
 import numpy as np
 
+from reference_runtime.probe.bursts import BurstKey
 from reference_runtime.probe.machine import Machine
 from reference_runtime.probe.plan import KINDS, MIB, Plan
 from reference_runtime.probe.products import RowKey, type_name
 from reference_runtime.probe.rows import DIGITS, Times, ordered, row_fields, size_text, table_uncertainty
-from reference_runtime.probe.sampling import Samples, uncertainty
+from reference_runtime.probe.sampling import Samples, log_spread, trimmed_mean, uncertainty
 from reference_runtime.probe.sharing import LagKey, SharedKey
-from reference_runtime.probe.storage import BurstKey, LatencyKey, LoopKey
+from reference_runtime.probe.storage import LatencyKey, LoopKey
 
 ENGINE = "moeplan reference runtime, fast kernels"
 HELPS_FRAC = 1.05  # more requests in flight help where they give so much more
@@ -19,9 +20,11 @@ VIRTUAL = ("vd", "xvd")  # device names of guests: whether the host's disk turns
 WEIGHTS_PER_BYTE = {"q4_0": 32 / 18, "q8_0": 32 / 34, "f32": 1 / 4}
 
 
-def profile_of(plan: Plan, machine: Machine, samples: Samples, times: Times, name: str, notes: str) -> dict[str, Any]:
-    """The whole profile; times: the rows of the kernel table."""
-    contention = _contention(samples)
+def profile_of(
+    plan: Plan, machine: Machine, samples: Samples, spots: Samples, times: Times, name: str, notes: str
+) -> dict[str, Any]:
+    """The whole profile; times: the rows of the kernel table, spots: of the spot checks by name."""
+    contention = contention_of(samples)
     compute, read = (contention[key]["value"] for key in ("compute_speed", "read_speed"))
     slower, faster = sorted((compute, read))
     either = {key: contention[key]["uncertainty"] for key in contention}
@@ -30,15 +33,19 @@ def profile_of(plan: Plan, machine: Machine, samples: Samples, times: Times, nam
         "name": name,
         "title": f"{machine.cpu}, probed",
         "notes": notes,
-        "cpu": _cpu(plan, machine, samples, times),
+        "cpu": _cpu(plan, machine, samples, spots, times),
         "ram": _ram(plan, machine, samples, times),
-        "storage": _storage(plan, machine, samples),
+        "storage": _storage(machine, samples, spots),
         "overlap_efficiency": _figure(
             round(max(0.0, 1 - (1 - slower) / faster), DIGITS),
             round(max(either.values()), DIGITS),
             "follows from contention: the share of the shorter of two equal jobs that running both at once hides",
         ),
         "contention": contention,
+        "spot_checks": [
+            {"name": key, "time": f"{_digits(spots.mean(key) * 1e3)} ms", "spread": round(log_spread(values), DIGITS)}
+            for key, values in spots.values.items()
+        ],
     }
 
 
@@ -55,7 +62,7 @@ def _digits(value: float) -> str:
     return f"{float(f'{value:.{DIGITS}g}'):.12g}"
 
 
-def _cpu(plan: Plan, machine: Machine, samples: Samples, times: Times) -> dict[str, Any]:
+def _cpu(plan: Plan, machine: Machine, samples: Samples, spots: Samples, times: Times) -> dict[str, Any]:
     threads = plan.threads[-1]
     own = {key: seconds for key, seconds in times.items() if key.threads == threads}
     gemv = max((key for key in own if _is_weights(key, "gemv") and key.working_set == plan.warm_bytes), key=_size)
@@ -80,9 +87,10 @@ def _cpu(plan: Plan, machine: Machine, samples: Samples, times: Times) -> dict[s
         "kernels": {
             "engine": ENGINE,
             "kind": "measured",
-            "source": "medians of the rounds of this probe; router, attention_rest, row and step: whole forward passes "
-            "of models of random weights in memory, less their products",
-            "uncertainty": table_uncertainty(samples),
+            "source": "means of the rounds of this probe; router, attention_rest, row, row_wait and step: whole "
+            "forward passes of models of random weights in memory, less their products; issue, delay and wake: such "
+            "models that read experts",
+            "uncertainty": table_uncertainty(samples, spots),
             "ram_bandwidth": rate(_ram_rate(own)[1]),
             "rows": [row_fields(key, seconds) for key, seconds in ordered(times)],
         },
@@ -150,7 +158,7 @@ def _ram(plan: Plan, machine: Machine, samples: Samples, times: Times) -> dict[s
     }
 
 
-def _storage(plan: Plan, machine: Machine, samples: Samples) -> dict[str, Any]:
+def _storage(machine: Machine, samples: Samples, spots: Samples) -> dict[str, Any]:
     loops = [key for key in samples.values if isinstance(key, LoopKey)]
     direct = sorted(key for key in loops if key.mode != "buffered")
     mode = direct[0].mode
@@ -188,13 +196,15 @@ def _storage(plan: Plan, machine: Machine, samples: Samples) -> dict[str, Any]:
         },
         "bursts": {
             "kind": "measured",
-            "source": "the runtime's own readers on an idle device after a moment of compute, median",
-            "uncertainty": uncertainty(float(np.median([samples.spread_frac(key) for key in bursts]))),
+            "source": "the runtime's own readers into memory all over an arena, after so long without a read, in which "
+            "products from RAM ran; means",
+            "uncertainty": _burst_uncertainty(samples, spots, bursts),
             "rows": [
                 {
                     "request": size_text(key.request_bytes),
                     "n_requests": key.n_requests,
-                    "time": _time(samples.median(key)),
+                    "idle": f"{key.idle_s * 1e3:g} ms",
+                    "time": _time(samples.mean(key)),
                 }
                 for key in bursts
             ],
@@ -205,6 +215,13 @@ def _storage(plan: Plan, machine: Machine, samples: Samples) -> dict[str, Any]:
         else _figure("128 KiB", 1.0, "the system does not tell; a common default", kind="assumed"),
         "page_cache": _mode_text(mode),
     }
+
+
+def _burst_uncertainty(samples: Samples, spots: Samples, bursts: list[BurstKey]) -> float:
+    """The spread of a single row from round to round, not less than that of the spot checks' bursts."""
+    checked = [log_spread(values) for name, values in spots.values.items() if "burst" in str(name)]
+    rows = uncertainty(float(np.median([samples.spread_frac(key) for key in bursts])))
+    return max(rows, round(float(np.sqrt(np.mean(np.square(checked)))), 3))
 
 
 def _mode_text(mode: str) -> str:
@@ -242,11 +259,13 @@ def _useful_depth(direct: list[LoopKey], samples: Samples) -> int:
     return next(depth for depth, share in reached.items() if share * HELPS_FRAC >= max(reached.values()))
 
 
-def _contention(samples: Samples) -> dict[str, Any]:
+def contention_of(samples: Samples) -> dict[str, Any]:
+    """What compute and reads take from each other, as the profile has it."""
     result = {}
     for key, text in (("compute", "products from RAM while 2 MiB reads run"), ("read", "2 MiB reads beside products")):
         values = samples.values[SharedKey(key)]
-        low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
+        low, high = np.quantile(values, [0.1, 0.9])
+        middle = trimmed_mean(values)
         source = f"{text}, as a fraction of its speed alone; {len(values)} times"
         spread = round(float(max(0.02, (high - low) / 2)), DIGITS)
         result[f"{key}_speed"] = _figure(round(float(middle), DIGITS), spread, source)

@@ -31,7 +31,7 @@ from reference_runtime.model_config import ModelConfig
 from reference_runtime.op_clock import OpClock
 from reference_runtime.probe.memory import MemoryStore, WeightArena
 from reference_runtime.probe.plan import Plan
-from reference_runtime.probe.sampling import Samples
+from reference_runtime.probe.sampling import HICCUP_FRAC, Samples, trimmed_mean
 from reference_runtime.session import Session
 from reference_runtime.streaming.expert_cache import StreamedExperts
 from reference_runtime.synthetic_model import synthetic_config
@@ -87,18 +87,18 @@ class ModelInMemory:
     a layer has fewer than the model's, the router still scores as many.
     """
 
-    def __init__(self, spec: ModelSpec, plan: Plan, arena: WeightArena) -> None:
-        """Raises InputError where the system has not so much memory."""
+    def __init__(self, spec: ModelSpec, arena_bytes: int, arena: WeightArena) -> None:
+        """arena: of the dense weights.  Raises InputError where the system has not so much memory."""
         assert spec.experts is not None
         n_experts, top_k = spec.experts.n_experts, spec.experts.top_k
-        n_held = max(top_k, plan.arena_bytes // expert_bytes(spec))
+        n_held = max(top_k, arena_bytes // expert_bytes(spec))
         n_layers = spec.n_layers if n_held >= spec.n_layers * n_experts else min(spec.n_layers, MOST_LAYERS)
         n_layers = max(1, min(n_layers, n_held // (top_k + 1)))
         n_stored = min(n_experts, n_held // n_layers)
-        self.spec, self.plan = spec, plan
+        self.spec = spec
         self.config = replace(synthetic_config(spec, 0), n_layers=n_layers)
         kind = GGMLQuantizationType[spec.tensor_types.attention.upper()]
-        self._dense = _dense_weights(self.config, kind, arena)
+        self._dense = dense_weights(self.config, kind, arena)
         store, n_slots = MemoryStore(spec, kind, n_layers, n_stored), n_layers * n_stored
         policy = make_policy("lru", n_slots, n_layers)
         self.experts = StreamedExperts(store, policy, n_slots=n_slots, top_k=top_k)
@@ -125,6 +125,18 @@ class ModelInMemory:
             samples.add(OpKey(name, op, n_tokens, threads), seconds)
         samples.add(ShutKey(name, threads), float(session.record().zero_gate_frac[n_skipped:].mean()))
 
+    def token_seconds(self, kernels: FastKernels, n_tokens: int) -> list[float]:
+        """Seconds of each of n_tokens decode tokens after a short prompt."""
+        clock = OpClock()
+        self.experts.on_row = clock.row_read
+        n = PROMPT_TOKENS + SKIPPED_TOKENS + n_tokens
+        session = Session(Model(self.config, self._dense, self.experts, kernels), n, router=self._routing, watch=clock)
+        tokens = np.random.default_rng(0).integers(0, self.config.vocab_size, n)
+        session.feed(tokens[:PROMPT_TOKENS])
+        for token in tokens[PROMPT_TOKENS:]:
+            session.feed([token])
+        return [end - start for _, start, end in clock.chunk_spans()[1 + SKIPPED_TOKENS :]]
+
     def close(self) -> None:
         """Stop the reader threads."""
         self.experts.close()
@@ -132,8 +144,10 @@ class ModelInMemory:
 
 def op_seconds(clock: OpClock, n_skipped: int) -> dict[str, float]:
     """
-    Seconds of each operation: the mean over the layers, which are not all alike (RoPE or none), of each one's median
-    over all steps but the first n_skipped.
+    Seconds of each operation, the mean over layers and all steps but the first n_skipped.
+
+    Layers are not all alike (RoPE or none), so what is trimmed (see trimmed_mean) is how far a step is from its layer's
+    median.
     """
     seconds: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     step, last = -1, 0.0
@@ -142,7 +156,13 @@ def op_seconds(clock: OpClock, n_skipped: int) -> dict[str, float]:
         if op != "start" and step >= n_skipped:
             seconds[op][layer].append(end_s - last)
         last = end_s
-    return {op: float(np.mean([np.median(values) for values in seconds[op].values()])) for op in OPS}
+    return {op: _mean_of_layers(list(seconds[op].values())) for op in OPS}
+
+
+def _mean_of_layers(seconds: list[list[float]]) -> float:
+    medians = [float(np.median(values)) for values in seconds]
+    off = [one - median for values, median in zip(seconds, medians, strict=True) for one in values]
+    return float(np.mean(medians)) + trimmed_mean(off, HICCUP_FRAC)
 
 
 @contextmanager
@@ -151,14 +171,14 @@ def models_in_memory(plan: Plan, arena: WeightArena) -> Iterator[list[ModelInMem
     models: list[ModelInMemory] = []
     try:
         for spec in plan.shapes:
-            models.append(ModelInMemory(spec, plan, arena))
+            models.append(ModelInMemory(spec, plan.arena_bytes, arena))
         yield models
     finally:
         for model in models:
             model.close()
 
 
-def _dense_weights(config: ModelConfig, kind: GGMLQuantizationType, arena: WeightArena) -> DenseWeights:
+def dense_weights(config: ModelConfig, kind: GGMLQuantizationType, arena: WeightArena) -> DenseWeights:
     rng = np.random.default_rng(0)
     hidden, width, kv_width = (
         config.hidden_size,

@@ -4,10 +4,24 @@ import os
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
+import numba
+from llvmlite.binding import get_host_cpu_name
+
+from moeplan.errors import InputError
 from moeplan.quantity import format_bytes
-from reference_runtime.conditions import cpu_name, file_system, machine_conditions, read_ahead_bytes, usable_cores
+from reference_runtime.conditions import (
+    clock_governor,
+    code_fingerprint,
+    cpu_name,
+    file_system,
+    machine_conditions,
+    read_ahead_bytes,
+    thread_settings,
+    usable_cores,
+)
 
 DEFAULT_CACHE_BYTES = 8 * 2**20  # a last-level cache where the system does not tell
 CPU0 = Path("/sys/devices/system/cpu/cpu0")
@@ -34,7 +48,6 @@ def this_machine(directory: Path) -> Machine:
     """The machine, and the disk that holds a directory."""
     found, usage = machine_conditions(), shutil.disk_usage(directory)
     system = f"{found['system']}, Python {found['python']}, numpy {found['numpy']} with {found['blas']}"
-    governor = _text(CPU0 / "cpufreq" / "scaling_governor") or "not told"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     queue = _queue(directory)
     rotational = _text(queue / "rotational") if queue else None
@@ -50,8 +63,25 @@ def this_machine(directory: Path) -> Machine:
         device=queue.parent.name if queue else "a disk that the system does not name",
         file_system=file_system(directory),
         description=f"{now}; {found['cpu']}, {usable_cores()} cores, {format_bytes(int(found['ram_bytes']))}; "
-        f"{system}; clock governor {governor}",
+        f"{system}; clock governor {clock_governor()}; "
+        f"{_code()}",
     )
+
+
+def check_memory(machine: Machine, n_bytes: int) -> None:
+    """Raises InputError where programs can take less than n_bytes now."""
+    if machine.ram_available_bytes is not None and machine.ram_available_bytes < n_bytes:
+        got = format_bytes(machine.ram_available_bytes)
+        raise InputError("memory", f"must have {format_bytes(n_bytes)} free", got, "give fewer numbers to --threads")
+
+
+def _code() -> str:
+    """Whose times these are: another state of the code has others."""
+    threads = ", ".join(f"{name}={value}" for name, value in thread_settings().items()) or "no thread settings"
+    target = numba.config.CPU_NAME or get_host_cpu_name()  # type: ignore[attr-defined]
+    layer = f"{numba.config.THREADING_LAYER} threads"  # type: ignore[attr-defined]
+    compiled = f"numba {numba.__version__} for {target} with {layer}"
+    return f"moeplan {version('moeplan')}, kernels and forward pass {code_fingerprint()}, {compiled}, {threads}"
 
 
 def last_level_cache_bytes() -> int:

@@ -7,6 +7,7 @@ matrices where numpy puts them, in huge pages where the system gives those.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class WeightArena:
     """
     Bytes that are valid weights of every kind from every place on; matrices are views that follow one another.
 
-    for_experts: as much again, for one pool of experts at a time.  Bytes of 16 to 31 make every float16 scale a small
+    for_experts: for one pool of experts at a time.  Bytes of 16 to 31 make every float16 scale a small
     positive number.
     """
 
@@ -42,12 +43,16 @@ class WeightArena:
         """Raises InputError where the system has not so much memory."""
         rng = np.random.Generator(np.random.PCG64(seed))
         self._small, self._huge = page_aligned(n_bytes), np.empty(n_bytes, np.uint8)
-        self.for_experts = page_aligned(n_bytes)
         piece = rng.integers(16, 32, min(n_bytes, 2**20), dtype=np.uint8)
         for array in (self._small, self._huge):
             for at in range(0, n_bytes, len(piece)):
                 part = array[at : at + len(piece)]
                 part[:] = piece[: len(part)]
+
+    @cached_property
+    def for_experts(self) -> np.ndarray:
+        """As many bytes again, from a page's start: for one user at a time, who fills it."""
+        return page_aligned(len(self._small))
 
     def cycle(self, kind: GGMLQuantizationType, shape: tuple[int, int], working_set: int) -> Callable[[], Matrix]:
         """A function that gives the next of as many matrices as fit into the working set, one at least."""

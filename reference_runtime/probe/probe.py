@@ -1,48 +1,59 @@
 """
 The probe from end to end: a plan, rounds of samples until the time is over, and the profile that they make.
 
-A round takes every kind of sample once.  A first round is always taken whole, so a machine that is busy with other
-things gets a whole profile too, with wide spreads and later than it should be.
+Each number of threads is measured in a process of its own, as it runs; a round asks each process for every kind of
+sample once, in turn, so that what happens to the machine happens to all alike.  A first round is always taken whole, so
+a machine that is busy with other things gets a whole profile too, with wide spreads and later than it should be.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-from threadpoolctl import threadpool_limits
-
 from moeplan.quantity import format_bytes
-from reference_runtime.forward import rms_norm
-from reference_runtime.kernels.fast import FastKernels
-from reference_runtime.probe.figures import profile_of
-from reference_runtime.probe.in_situ import ModelInMemory, models_in_memory
-from reference_runtime.probe.issue import open_issues
-from reference_runtime.probe.machine import stolen_s, this_machine
-from reference_runtime.probe.plan import KINDS, MIB, Plan
-from reference_runtime.probe.products import RowKey, Weights, expert_cases, product_cases, type_name
-from reference_runtime.probe.rows import product_times, rest_times
-from reference_runtime.probe.sampling import Case, Samples
-from reference_runtime.probe.sharing import WAITS_S, Reads, share, wake
-from reference_runtime.probe.storage import Bursts, burst_keys, check_room, closed_loop, loop_cells, probe_file
+from reference_runtime.probe.bench import open_bench
+from reference_runtime.probe.figures import contention_of, profile_of
+from reference_runtime.probe.machine import check_memory, stolen_s, this_machine
+from reference_runtime.probe.plan import KINDS, MIB, N_ARENAS, Plan
+from reference_runtime.probe.products import RowKey, type_name
+from reference_runtime.probe.rows import Disagreement, Times, miss_times, product_times, rest_times
+from reference_runtime.probe.sampling import Samples, log_spread
+from reference_runtime.probe.spot_checks import SpotChecks
+from reference_runtime.probe.storage import check_room, probe_file
+from reference_runtime.probe.worker import Worker
 
-SLOW_S, SLOW_ROUNDS = 0.03, 3  # a sample that takes longer is taken in the first rounds only
-CHUNK_ROUNDS = 2  # whole prompts in memory
-SMALL_SHAPE = (256, 1536)  # a product of some tens of microseconds
-STREAM_SHAPE = (1536, 1536)  # the product that runs beside reads and between bursts
+SLACK_ROUNDS = (1, 3, 4, 6)  # after these the rounds become shorter: see bench.py
+MOST_OFF_FRAC = 0.25  # by which the products of an operation may take longer than the operation
+AGAIN_ROUNDS = 2  # of one number of threads, where they do
+MOST_LATE = 1.05  # of the plan's seconds, after which nothing is measured again
 OnProgress = Callable[[int, int], object]  # seconds that have passed, seconds in all
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Some samples of a round; none after most_rounds."""
+class Bench:
+    """The processes, by their number of threads, and what they gave; spots: of the spot checks."""
 
-    take: Callable[[int], object]  # told the round
-    most_rounds: int = 2**20
+    workers: dict[int, Worker]
+    checks: SpotChecks
+    samples: Samples
+    spots: Samples
+
+    def take_round(self, n_round: int, progress: Callable[[], object]) -> None:
+        """One sample of everything."""
+        for name, seconds in self.checks.take().items():
+            self.spots.add(name, seconds)
+        for n_threads in self.workers:
+            self.take(n_threads, n_round, progress)
+
+    def take(self, n_threads: int, n_round: int, progress: Callable[[], object]) -> None:
+        """The parts of a round of one number of threads."""
+        worker = self.workers[n_threads]
+        for name in worker.call("names", n_round):
+            self.samples.merge(worker.call("take", name, n_round))
+            progress()
 
 
 def announcement(plan: Plan) -> str:
@@ -58,151 +69,97 @@ def probe(plan: Plan, name: str, on_progress: OnProgress = lambda done, total: N
     """
     check_room(plan.directory, plan.file_bytes)
     load = os.getloadavg()[0]
-    machine, samples, began, stolen = this_machine(plan.directory), Samples(), perf_counter(), stolen_s()
+    machine, began, stolen = this_machine(plan.directory), perf_counter(), stolen_s()
+    check_memory(machine, N_ARENAS * plan.arena_bytes * len(plan.threads))
 
     def progress(_: object = None) -> None:
         on_progress(int(min(plan.seconds, perf_counter() - began)), int(plan.seconds))
 
-    with _parts(plan, samples, progress) as parts:
-        n_rounds = _rounds(parts, began + plan.seconds, progress)
-    products = product_times(samples)
-    times = products | rest_times(plan, samples, products)
+    with _open(plan, progress) as bench:
+        n_rounds = _rounds(bench, began + plan.seconds, progress)
+        times, off = _times_or_again(plan, bench, began + plan.seconds * MOST_LATE, progress)
     seconds = perf_counter() - began
-    noise = f"{_noise(plan, samples)}{_load(load)}{_stolen(stolen)}"
-    notes = f"{machine.description}; {n_rounds} rounds in {seconds:.0f} s; {noise}"
-    return profile_of(plan, machine, samples, times, name, notes)
+    noise = f"{_noise(plan, bench)}{_off(off)}{_load(load)}{_stolen(stolen)}"
+    rounds = "rounds" if n_rounds > 1 else "round, so spreads are assumed and not measured,"
+    notes = f"{machine.description}; {n_rounds} {rounds} in {seconds:.0f} s; {noise}"
+    return profile_of(plan, machine, bench.samples, bench.spots, times, name, notes)
 
 
-def _rounds(parts: list[Part], until: float, progress: Callable[[], object]) -> int:
+@contextmanager
+def _open(plan: Plan, progress: Callable[[object], object]) -> Iterator[Bench]:
+    with ExitStack() as opened:
+        file = opened.enter_context(probe_file(plan.directory, plan.file_bytes, progress))
+        workers = {n: opened.enter_context(Worker(open_bench, plan, n, file.path)) for n in plan.threads}
+        checks = SpotChecks(file.path, plan.directory, plan.threads, plan.spot_arena_bytes)
+        opened.callback(checks.close)
+        for worker in workers.values():  # all are ready before the first is measured
+            worker.call("names", 0)
+            progress(None)
+        yield Bench(workers, checks, Samples(), Samples())
+
+
+def _rounds(bench: Bench, until: float, progress: Callable[[], object]) -> int:
     """Whole rounds while there is time for another; the number of them."""
     n, longest = 0, 0.0
     while not n or perf_counter() + longest < until:
         began = perf_counter()
-        for part in parts:
-            if n < part.most_rounds:
-                part.take(n)
-                progress()
-        longest = (
-            perf_counter() - began if n in (0, CHUNK_ROUNDS, SLOW_ROUNDS) else max(longest, perf_counter() - began)
-        )
+        bench.take_round(n, progress)
+        seconds = perf_counter() - began
+        longest = seconds if n in SLACK_ROUNDS else max(longest, seconds)
         n += 1
     return n
 
 
-@contextmanager
-def _parts(plan: Plan, samples: Samples, progress: Callable[[object], object]) -> Iterator[list[Part]]:
-    """Everything that a round takes, with all that it needs open."""
-    kernels = [FastKernels(n) for n in plan.threads]
-    kernels[0].warm_up()
-    with probe_file(plan.directory, plan.file_bytes, progress) as file:
-        weights = Weights(plan)
-        progress(None)
-        stream = weights.arena.cycle(KINDS[0], STREAM_SHAPE, plan.arena_bytes)
-        x = np.ones((1, STREAM_SHAPE[1]), np.float32)
-        small = weights.arena.cycle(KINDS[0], SMALL_SHAPE, plan.arena_bytes)
-        x_small, norm = np.ones((1, SMALL_SHAPE[1]), np.float32), np.ones(SMALL_SHAPE[0], np.float32)
-        most = kernels[-1]
-        bursts, reads, issues = Bursts(plan, file), Reads(file), open_issues(file, plan)
-        try:
-            with models_in_memory(plan, weights.arena) as models:
-                progress(None)
-                cells, bursts_of = loop_cells(plan, file), burst_keys(plan)
-
-                def compute() -> None:
-                    most.matmul(x, stream())
-
-                def products_of(one: FastKernels) -> Callable[[], object]:
-                    def compute() -> None:  # a product between steps in numpy, as in a layer
-                        rms_norm(one.matmul(x_small, small()), norm, 1e-6)
-
-                    return compute
-
-                def loops(seed: int) -> None:
-                    for cell in cells:
-                        closed_loop(cell, file, plan.cell_s, seed, samples)
-
-                def all_bursts(_: int) -> None:
-                    for key in bursts_of:
-                        samples.add(key, float(np.median([bursts.seconds(key, compute) for _ in range(plan.n_bursts)])))
-
-                def together(_: int) -> None:
-                    with threadpool_limits(most.n_threads, user_api="blas"):
-                        share(reads, compute, samples)
-                        for wait_s in WAITS_S:
-                            wake(file, wait_s, samples)
-                    for one in kernels:
-                        with threadpool_limits(one.n_threads, user_api="blas"):
-                            for issue in issues:
-                                issue.measure(products_of(one), one.n_threads, samples)
-
-                yield [
-                    *(part for one in kernels for part in _compute_parts(plan, weights, models, one, samples)),
-                    Part(loops),
-                    Part(all_bursts),
-                    Part(together),
-                    Part(lambda _: samples.add("copy", _copied_bytes_per_s(weights, most.n_threads))),
-                ]
-        finally:
-            bursts.close()
-            reads.close()
-            for issue in issues:
-                issue.close()
+def _times_or_again(
+    plan: Plan, bench: Bench, until: float, progress: Callable[[], object]
+) -> tuple[Times, list[Disagreement]]:
+    """
+    The rows of the kernel table.  Where the products of an operation take far longer than it as a whole, one of both
+    was disturbed: they are measured again, and what stays so is told.
+    """
+    for n_again in range(AGAIN_ROUNDS + 1):
+        times, off = _times(plan, bench.samples)
+        far = [one for one in off if one.frac > MOST_OFF_FRAC]
+        if not far or n_again == AGAIN_ROUNDS or perf_counter() > until:
+            break
+        for n_threads in sorted({one.threads for one in far}):
+            bench.take(n_threads, 0, progress)
+    return times, far
 
 
-def _compute_parts(
-    plan: Plan, weights: Weights, models: list[ModelInMemory], kernels: FastKernels, samples: Samples
-) -> Iterator[Part]:
-    cases = product_cases(plan, weights, kernels)
-    rows = [(pool, expert_cases(plan, spec, kind, pool, kernels)) for spec, kind, pool in weights.pools]
-
-    def products(n: int) -> None:
-        with threadpool_limits(kernels.n_threads, user_api="blas"):
-            samples.take(_of_round(cases, n, samples))
-            for pool, own in rows:
-                pool.fill()
-                samples.take(own)
-
-    def whole(model: ModelInMemory, n_tokens: int) -> Callable[[int], None]:
-        def take(_: int) -> None:
-            with threadpool_limits(kernels.n_threads, user_api="blas"):
-                model.measure(kernels, n_tokens, samples)
-
-        return take
-
-    yield Part(products)
-    yield from (Part(whole(model, 1)) for model in models)
-    yield from (Part(whole(model, n), CHUNK_ROUNDS) for model in models[:2] for n in plan.chunks)
+def _times(plan: Plan, samples: Samples) -> tuple[Times, list[Disagreement]]:
+    products, contention = product_times(samples), contention_of(samples)
+    rest, off = rest_times(plan, samples, products)
+    speeds = (contention["compute_speed"]["value"], contention["read_speed"]["value"])
+    return products | rest | miss_times(plan, samples, *speeds), off
 
 
-def _of_round(cases: list[Case], n: int, samples: Samples) -> list[Case]:
-    """All cases in the first rounds, later without the slow ones."""
-    if n < SLOW_ROUNDS:
-        return cases
-    return [case for case in cases if case.key.op == "gemv" or samples.median(case.key) < SLOW_S]  # type: ignore[attr-defined]
-
-
-def _copied_bytes_per_s(weights: Weights, n_threads: int) -> float:
-    """Bytes read and written in a second by a copy in memory, far larger than the caches."""
-    with ThreadPoolExecutor(n_threads) as pool:
-        began = perf_counter()
-        copies = [pool.submit(weights.arena.copy, part, n_threads) for part in range(n_threads)]
-        return sum(copy.result() for copy in copies) / (perf_counter() - began)
-
-
-def _noise(plan: Plan, samples: Samples) -> str:
-    """The same product at the start, in the middle and at the end."""
+def _noise(plan: Plan, bench: Bench) -> str:
+    """The same product at the start, in the middle and at the end; and how far the spot checks went."""
     key = max(
         (
             key
-            for key in samples.values
+            for key in bench.samples.values
             if isinstance(key, RowKey) and key.op == "gemv" and key.type == type_name(KINDS[0]) and key.size <= 2 * MIB
         ),
         key=lambda key: (key.working_set, key.threads == plan.threads[0], key.size),
     )
-    values = samples.values[key]
+    values = bench.samples.values[key]
     shown = [values[0], values[len(values) // 2], values[-1]]
     rates = ", ".join(f"{key.size / one / 1e9:.3g}" for one in shown)
-    return f"noise: {format_bytes(key.size)} products from RAM at {rates} GB/s at the start, the middle and the end"
+    spots = ", ".join(f"{name} {log_spread(one):.1%}" for name, one in bench.spots.values.items())
+    return (
+        f"noise: {format_bytes(key.size)} products from RAM at {rates} GB/s at the start, the middle and the end; "
+        f"standard deviation over the rounds: {spots}"
+    )
+
+
+def _off(off: list[Disagreement]) -> str:
+    """Operations that took less time than their products."""
+    if not off:
+        return ""
+    texts = [f"{one.op} of {one.shape}, {one.n_tokens} tokens, {one.threads} threads {one.frac:.0%}" for one in off]
+    return f"; products alone take longer than the whole operation: {', '.join(texts)}"
 
 
 def _load(before: float) -> str:

@@ -25,7 +25,7 @@ from reference_runtime.probe.memory import (
     WeightArena,
     cycled,
 )
-from reference_runtime.probe.plan import KINDS, Plan
+from reference_runtime.probe.plan import KINDS, STREAM_SHAPE, Plan
 from reference_runtime.probe.sampling import Case, repeated
 from simulator.model.size import attention_matrices, expert_matrices
 from simulator.model.spec import ModelSpec
@@ -98,6 +98,12 @@ def expert_cases(
                 key = RowKey("experts", name, pool.expert_bytes, n, zero_frac, working_set, kernels.n_threads)
                 result.append(Case(key, _row_of_experts(kernels, z, waves)))
     return result
+
+
+def products_from_ram(kernels: FastKernels, arena: WeightArena, arena_bytes: int) -> Callable[[], object]:
+    """A product whose weights come from RAM each time, of a fraction of a millisecond."""
+    following, x = arena.cycle(KINDS[0], STREAM_SHAPE, arena_bytes), np.ones((1, STREAM_SHAPE[1]), np.float32)
+    return lambda: kernels.matmul(x, following())
 
 
 def dense_shapes(spec: ModelSpec) -> list[tuple[int, int]]:

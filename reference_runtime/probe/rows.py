@@ -1,16 +1,30 @@
-"""From samples to the rows of the kernel table: medians, and what is left of an operation without its products."""
+"""
+From samples to the rows of the kernel table: products, what is left of an operation without them, and what reads cost.
+
+    issue    busy beside reads, less busy after the same reads on demand
+    wake     busy after a wait, less busy without a miss; and the hand-over, less a wait without a miss
+    delay    span beside compute, less a burst's time after as long a rest as a layer is
+
+(parts of with_reads.py).  What the profile's contention explains of issue and delay is taken off: the simulator counts
+it by itself.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hardware_profiles.kernel_table import KERNEL_OPS, Call, KernelTable, KernelTimes
+from reference_runtime.probe.bursts import BurstKey
 from reference_runtime.probe.in_situ import COUNTED_TOKENS, PROMPT_TOKENS, SKIPPED_TOKENS, OpKey, ShutKey
 from reference_runtime.probe.plan import Plan
 from reference_runtime.probe.products import RowKey
-from reference_runtime.probe.sampling import Samples, drift_frac, uncertainty
+from reference_runtime.probe.sampling import Samples, drift_frac, log_spread, trimmed_mean, uncertainty
+from reference_runtime.probe.with_reads import ReadsKey
 from simulator import kernel_calls
+from simulator.expert_layout import layout_of_bytes
+from simulator.model.size import expert_bytes
 from simulator.model.spec import ModelSpec
 
 LEAST_S = 1e-8  # where the products alone explain an operation
@@ -19,15 +33,31 @@ DIGITS = 4  # of every figure that is written
 Times = Mapping[RowKey, float]
 
 
-def table_uncertainty(samples: Samples) -> float:
-    """The drift of the machine from round to round, and the spread of a single row beside it."""
+@dataclass(frozen=True)
+class Disagreement:
+    """An operation whose products alone take longer than it did as a whole, by so much of the whole."""
+
+    shape: str
+    op: str
+    n_tokens: int
+    threads: int
+    frac: float
+
+
+def table_uncertainty(samples: Samples, spots: Samples) -> float:
+    """
+    The drift of the machine from round to round, and the spread of a single row beside it; not less than what the
+    tokens of the spot checks show.
+    """
     keys = [key for key in samples.values if isinstance(key, RowKey) and key.op in ("gemv", "experts", "attend")]
-    return uncertainty(drift_frac(samples, keys), float(np.median([samples.spread_frac(key) for key in keys])))
+    rows = uncertainty(drift_frac(samples, keys), float(np.median([samples.spread_frac(key) for key in keys])))
+    tokens = [log_spread(values) for name, values in spots.values.items() if "token" in str(name)]
+    return max(rows, round(float(np.sqrt(np.mean(np.square(tokens)))), 3))
 
 
 def product_times(samples: Samples) -> dict[RowKey, float]:
-    """The median of every product."""
-    return {key: samples.median(key) for key in samples.values if isinstance(key, RowKey)}
+    """The mean of every product."""
+    return {key: samples.mean(key) for key in samples.values if isinstance(key, RowKey)}
 
 
 def kernel_times(times: Times, n_threads: int) -> KernelTimes:
@@ -59,51 +89,97 @@ def size_text(n_bytes: int) -> str:
     return f"{n_bytes} B"
 
 
-def rest_times(plan: Plan, samples: Samples, products: Times) -> dict[RowKey, float]:
-    """The rows of router, attention_rest, row and step, from the models in memory."""
+def rest_times(plan: Plan, samples: Samples, products: Times) -> tuple[dict[RowKey, float], list[Disagreement]]:
+    """
+    The rows of router, attention_rest, row, row_wait and step, from the models in memory; and where the products of an
+    operation take longer than the operation.
+    """
     result: dict[RowKey, float] = {}
+    off: list[Disagreement] = []
     for n_threads in plan.threads:
         kernels = kernel_times(products, n_threads)
         for spec in plan.shapes:
             for n in (1, *plan.chunks):
                 if OpKey(spec.name, "router", n, n_threads) in samples.values:
-                    result |= _rest(plan, spec, n, n_threads, samples, kernels)
+                    for op, size, whole_s, parts_s in _operations(spec, n, n_threads, samples, kernels):
+                        result[_key(op, size, n, plan, n_threads)] = max(LEAST_S, whole_s - parts_s)
+                        if parts_s > whole_s:
+                            off.append(Disagreement(spec.name, op, n, n_threads, parts_s / whole_s - 1))
         # of the smallest shape: there it is a part of the operation, elsewhere less than the products' own error
-        result[_key("row", 1, 1, plan, n_threads)] = _row_s(plan.shapes[0], n_threads, samples, kernels)
-    return result
+        smallest = plan.shapes[0]
+        result[_key("row", 1, 1, plan, n_threads)] = _row_s(smallest, n_threads, samples, kernels)
+        wait_s = samples.mean(OpKey(smallest.name, "wait", 1, n_threads))
+        result[_key("row_wait", 1, 1, plan, n_threads)] = wait_s
+    return result, off
 
 
-def _rest(
-    plan: Plan, spec: ModelSpec, n: int, n_threads: int, samples: Samples, kernels: KernelTimes
-) -> Iterable[tuple[RowKey, float]]:
+def _operations(
+    spec: ModelSpec, n: int, n_threads: int, samples: Samples, kernels: KernelTimes
+) -> Iterator[tuple[str, int, float, float]]:
+    """(op, size, seconds as a whole, seconds of its products) of each row."""
+
     def seconds(op: str) -> float:
-        return samples.median(OpKey(spec.name, op, n, n_threads))
+        return samples.mean(OpKey(spec.name, op, n, n_threads))
 
     assert spec.experts is not None
     first = PROMPT_TOKENS + SKIPPED_TOKENS + 1
     n_pairs = first + (COUNTED_TOKENS - 1) / 2 if n == 1 else n * (n + 1) / 2
     attention = _sum(kernel_calls.attention_calls(spec, n_pairs, n), kernels, but="attention_rest")
     head = _sum(kernel_calls.lm_head_calls(spec), kernels)
-    router = spec.experts.n_experts * spec.hidden_size
-    return [
-        (_key("router", router, n, plan, n_threads), seconds("router")),
-        (
-            _key("attention_rest", spec.hidden_size, n, plan, n_threads),
-            max(LEAST_S, seconds("attention") - attention),
-        ),
-        (
-            _key("step", spec.hidden_size, n, plan, n_threads),
-            max(LEAST_S, seconds("embedding") + seconds("lm_head") - head),
-        ),
-    ]
+    yield "router", spec.experts.n_experts * spec.hidden_size, seconds("router"), 0.0
+    yield "attention_rest", spec.hidden_size, seconds("attention"), attention
+    yield "step", spec.hidden_size, seconds("embedding") + seconds("lm_head"), head
 
 
 def _row_s(spec: ModelSpec, n_threads: int, samples: Samples, kernels: KernelTimes) -> float:
     assert spec.experts is not None
-    whole = sum(samples.median(OpKey(spec.name, op, 1, n_threads)) for op in ("wait", "expert_ffn"))
-    zero_frac = samples.median(ShutKey(spec.name, n_threads))
+    zero_frac = samples.mean(ShutKey(spec.name, n_threads))
     calls = kernel_calls.expert_ffn_calls(spec, spec.experts.top_k, 1, zero_frac)
-    return max(LEAST_S, whole - _sum(calls, kernels, but="row"))
+    own = [call for call in calls if call.op == "experts"]
+    return max(LEAST_S, samples.mean(OpKey(spec.name, "expert_ffn", 1, n_threads)) - _sum(own, kernels))
+
+
+def miss_times(plan: Plan, samples: Samples, compute: float, read: float) -> dict[RowKey, float]:
+    """
+    The rows of issue, delay and wake; see the top of this file.
+
+    compute, read: speed of each beside the other at full rate, 1 alone.
+    """
+    result: dict[RowKey, float] = {}
+    sizes = {spec.name: layout_of_bytes(expert_bytes(spec), "bundle").padded_bytes for spec in plan.shapes}
+    measured = [key for key in samples.values if isinstance(key, ReadsKey) and key.part == "busy" and key.n_misses]
+    for key in (key for key in measured if key.is_prefetch):
+        n = key.n_misses
+        still, beside = (_parts(samples, one) for one in (key._replace(n_misses=0), key))
+        after = _parts(samples, key._replace(is_prefetch=False))
+        shared = np.minimum(beside["busy"], beside["span"])
+        alone_s = _burst_s(samples, sizes[key.shape], n, trimmed_mean(still["busy"].tolist()))
+        own = {
+            "issue": beside["busy"] - after["busy"] - (1 - compute) * shared,
+            "delay": beside["span"] - alone_s - (1 - read) * shared,
+            "wake": after["busy"] - still["busy"] + beside["hand_over"] - still["hand_over"],
+        }
+        for op, seconds in own.items():
+            row = RowKey(op, "f32", sizes[key.shape], n, 0.0, plan.arena_bytes, key.threads)
+            result[row] = max(LEAST_S, trimmed_mean(seconds.tolist()))
+    return result
+
+
+def _parts(samples: Samples, key: ReadsKey) -> dict[str, np.ndarray]:
+    """The parts of a layer, a value for each round: differences are taken within a round."""
+    return {part: np.array(samples.values[key._replace(part=part)]) for part in ("busy", "span", "hand_over")}
+
+
+def _burst_s(samples: Samples, n_bytes: int, n_requests: int, idle_s: float) -> float:
+    """Seconds of a burst, linear in the logarithm of the idle time and, for other sizes, in that of size and time."""
+    keys = [key for key in samples.values if isinstance(key, BurstKey) and key.n_requests == n_requests]
+    sizes = sorted({key.request_bytes for key in keys})
+    idles = sorted({key.idle_s for key in keys})
+    times = [
+        np.interp(np.log(idle_s), np.log(idles), [samples.mean(BurstKey(size, n_requests, idle)) for idle in idles])
+        for size in sizes
+    ]
+    return float(np.exp(np.interp(np.log(n_bytes), np.log(sizes), np.log(times))))
 
 
 def _sum(calls: Iterable[Call], kernels: KernelTimes, but: str = "") -> float:

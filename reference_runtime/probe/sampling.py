@@ -14,6 +14,8 @@ import numpy as np
 
 SAMPLE_S = 0.004  # a sample repeats its call for so long
 MOST_CALLS, N_BATCHES = 256, 5
+TRIM_FRAC = 0.1  # of the rounds, at each end
+HICCUP_FRAC = 0.02  # of single operations: more would take off the tail that a run's sum has too
 LEAST_UNCERTAINTY = 0.02  # no figure of a shared machine is better known
 UNKNOWN_SPREAD = 0.15  # of a single sample: what a shared machine showed from minute to minute
 
@@ -41,8 +43,17 @@ class Samples:
         for case in cases:
             self.add(case.key, case.sample())
 
+    def merge(self, other: "Samples") -> None:
+        """The values of another one after those of this one."""
+        for key, values in other.values.items():
+            self.values[key].extend(values)
+
+    def mean(self, key: Hashable) -> float:
+        """See trimmed_mean."""
+        return trimmed_mean(self.values[key])
+
     def last(self, key: Hashable) -> float:
-        """The latest value: that of this round."""
+        """The latest value."""
         return self.values[key][-1]
 
     def median(self, key: Hashable) -> float:
@@ -56,8 +67,8 @@ class Samples:
 
 def repeated(call: Callable[[], object], sample_s: float = SAMPLE_S) -> Callable[[], float]:
     """
-    A sampler of the seconds of a call: the median of N_BATCHES means, so that a moment in which another program had
-    the core counts once.  How often it repeats follows from its first two calls.
+    A sampler of the seconds of a call: the mean of N_BATCHES means but the lowest and the highest, so that a moment in
+    which another program had the core does not count.  How often it repeats follows from its first two calls.
     """
     n_calls = 0
 
@@ -69,7 +80,7 @@ def repeated(call: Callable[[], object], sample_s: float = SAMPLE_S) -> Callable
             if n_calls == 1:
                 return min(seconds)
         n = max(1, n_calls // N_BATCHES)
-        return float(np.median([_seconds(call, n) / n for _ in range(min(N_BATCHES, n_calls))]))
+        return trimmed_mean([_seconds(call, n) / n for _ in range(min(N_BATCHES, n_calls))])
 
     return sample
 
@@ -81,12 +92,29 @@ def _seconds(call: Callable[[], object], n_calls: int) -> float:
     return perf_counter() - began
 
 
+def trimmed_mean(values: Sequence[float], trim_frac: float = TRIM_FRAC) -> float:
+    """
+    Mean without so many of the lowest and as many of the highest, one at least of three and more values.
+
+    A run's time is the sum of its operations, so the mean is what predicts it; single hiccups are kept out.
+    """
+    ordered, n = np.sort(np.asarray(values, float)), int(trim_frac * len(values))
+    if len(ordered) > 2:
+        n = max(1, n)
+    return float(ordered[n : len(ordered) - n].mean())
+
+
 def spread_frac(values: Sequence[float]) -> float:
     """Half-width of the middle 80 % over the median; UNKNOWN_SPREAD for a single value."""
     if len(values) == 1:
         return UNKNOWN_SPREAD
     low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
     return float((high - low) / 2 / middle)
+
+
+def log_spread(values: Sequence[float]) -> float:
+    """Standard deviation of the values' logarithm; UNKNOWN_SPREAD for a single value."""
+    return float(np.std(np.log(values), ddof=1)) if len(values) > 1 else UNKNOWN_SPREAD
 
 
 def uncertainty(*spreads: float) -> float:

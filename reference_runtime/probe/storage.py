@@ -1,10 +1,4 @@
-"""
-The disk: a file of noise that is gone when the probe ends, closed loops over request size and depth, and bursts.
-
-Bursts go through the runtime's own readers, as the expert cache uses them: some requests at once on an idle device
-after a moment of compute, from the issue of the first to the hand-over of the last.  On some machines traffic on the
-memory bus just before makes a read slower, so the moment of compute is part of it.
-"""
+"""The disk: a file of noise that is gone when the probe ends, and closed loops over request size and depth."""
 
 import errno
 import os
@@ -12,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import mkstemp
 from time import perf_counter
@@ -24,11 +17,10 @@ from moeplan.errors import InputError
 from moeplan.quantity import format_bytes
 from reference_runtime.probe.plan import MIB, Plan
 from reference_runtime.probe.sampling import Samples
-from reference_runtime.streaming.direct_reads import DirectFile, Read, Readers, page_aligned
+from reference_runtime.streaming.direct_reads import DirectFile, page_aligned
 
 SPARE_FRAC, SPARE_BYTES = 0.02, 256 * MIB  # what must stay free beside the file, the larger of the two
 WRITE_BYTES = 8 * MIB
-COMPUTE_S = 0.0015  # between bursts
 BUFFERED_BYTES, BUFFERED_DEPTHS = (4096, MIB), (1, 4)  # closed loops through the page cache
 _O_TMPFILE = getattr(os, "O_TMPFILE", 0)
 
@@ -47,26 +39,29 @@ class LatencyKey(NamedTuple):
     request_bytes: int
 
 
-class BurstKey(NamedTuple):
-    """Seconds of n_requests that are issued at once."""
-
-    request_bytes: int
-    n_requests: int
-
-
 @dataclass(frozen=True, eq=False)
 class ProbeFile:
-    """The file that is read: past the page cache, and through it."""
+    """The file that is read: past the page cache, and through it; path: where other processes can open it."""
 
     direct: DirectFile
     buffered_fd: int
-    n_bytes: int
+    path: Path
+
+    @property
+    def n_bytes(self) -> int:
+        """Its size."""
+        return self.direct.n_bytes
 
     def offsets(self, request_bytes: int, rng: np.random.Generator) -> Iterator[int]:
         """Random places, aligned to 4 KiB, without end."""
-        n_places = (self.n_bytes - request_bytes) // 4096 + 1
-        while True:
-            yield from (rng.integers(0, n_places, 256) * 4096).tolist()
+        return offsets_in(self.n_bytes, request_bytes, rng)
+
+
+def offsets_in(n_bytes: int, request_bytes: int, rng: np.random.Generator) -> Iterator[int]:
+    """Random places of a request in a file of n_bytes, aligned to 4 KiB, without end."""
+    n_places = (n_bytes - request_bytes) // 4096 + 1
+    while True:
+        yield from (rng.integers(0, n_places, 256) * 4096).tolist()
 
 
 def check_room(directory: Path, n_bytes: int) -> None:
@@ -86,27 +81,40 @@ def check_room(directory: Path, n_bytes: int) -> None:
 @contextmanager
 def probe_file(directory: Path, n_bytes: int, on_written: Callable[[int], object]) -> Iterator[ProbeFile]:
     """
-    A file of n_bytes of noise, on the disk and not in the page cache; it has no name while it is read.
+    A file of n_bytes of noise, on the disk and not in the page cache.
 
-    Where the system can, it never has one, so that nothing stays behind whatever happens.  on_written is told the
+    Where the system can, it never has a name, so that nothing stays behind whatever happens; where it must have one to
+    be written it loses it before it is read, where open files can be opened again without one.  on_written is told the
     bytes of each piece.  Raises InputError.
     """
     check_room(directory, n_bytes)
     fd, name = _create(directory)
-    direct = None
     try:
         _fill(fd, n_bytes, directory, on_written)
-        direct = DirectFile(Path(name or f"/proc/self/fd/{fd}"))
-        if name:
+        path = Path(f"/proc/{os.getpid()}/fd/{fd}")
+        if name and path.exists():
             os.unlink(name)
             name = ""
-        yield ProbeFile(direct, fd, n_bytes)
+        with open_probe_file(Path(name) if name else path) as file:
+            yield file
     finally:
-        if direct is not None:
-            direct.close()
         os.close(fd)
         if name:
             os.unlink(name)
+
+
+@contextmanager
+def open_probe_file(path: Path) -> Iterator[ProbeFile]:
+    """The file of another process that made it, or of this one.  Raises InputError where it cannot be opened."""
+    direct = DirectFile(path)
+    try:
+        buffered_fd = os.open(path, os.O_RDONLY)
+        try:
+            yield ProbeFile(direct, buffered_fd, path)
+        finally:
+            os.close(buffered_fd)
+    finally:
+        direct.close()
 
 
 def _create(directory: Path) -> tuple[int, str]:
@@ -190,42 +198,3 @@ def _read(file: ProbeFile, cell: LoopKey, offset: int, target: np.ndarray) -> No
         os.preadv(file.buffered_fd, [target.data], offset)
     else:
         file.direct.read(offset, target, len(target))
-
-
-def burst_keys(plan: Plan) -> list[BurstKey]:
-    """Every burst of the plan that fits into its file."""
-    return [BurstKey(size, n) for size in plan.request_bytes for n in plan.bursts if size * n <= plan.file_bytes]
-
-
-class Bursts:
-    """Bursts on the runtime's readers."""
-
-    def __init__(self, plan: Plan, file: ProbeFile) -> None:
-        self._file, self._readers = file, Readers()
-        self._targets = [page_aligned(max(plan.request_bytes)) for _ in range(max(plan.bursts))]
-        rng = np.random.default_rng(1)
-        self._offsets = {size: file.offsets(size, rng) for size in plan.request_bytes}
-
-    def seconds(self, key: BurstKey, compute: Callable[[], object]) -> float:
-        """Of one burst, after COMPUTE_S of compute. Raises InputError when a read failed."""
-        size = key.request_bytes
-        reads = [
-            partial(Read, i, self._file.direct, next(self._offsets[size]), size, size, self._targets[i][:size], None)
-            for i in range(key.n_requests)
-        ]
-        until = perf_counter() + COMPUTE_S
-        while perf_counter() < until:
-            compute()
-        began = perf_counter()
-        for read in reads:
-            self._readers.issue(read(perf_counter()))
-        failures = [self._readers.next_done().failure for _ in reads]
-        seconds = perf_counter() - began
-        for failure in failures:
-            if failure is not None:
-                raise failure
-        return seconds
-
-    def close(self) -> None:
-        """Join the readers."""
-        self._readers.close()

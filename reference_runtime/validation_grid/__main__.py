@@ -12,7 +12,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -21,22 +21,31 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from moeplan.errors import InputError
-from reference_runtime.validation_grid.grid import SHIPPED_GRID, read_grid_file
-from reference_runtime.validation_grid.prepared import prepare, seal
-from reference_runtime.validation_grid.run_cell import clear_unfinished, is_done, run_cell
+from reference_runtime.probe.spot_checks import SpotChecks
+from reference_runtime.validation_grid.grid import SHIPPED_GRID, Grid, read_grid_file
+from reference_runtime.validation_grid.prepared import ReadyModel, prepare, seal
+from reference_runtime.validation_grid.run_cell import Spots, clear_unfinished, is_done, run_cell
 from reference_runtime.validation_grid.run_order import PlannedRun, planned_runs
 
 TERMINATED = 128 + signal.SIGTERM  # exit status, as shells count it
+LEAST_READ_BYTES = 64 * 10**6  # of a file that spot checks read: far more than the cache of a drive
 SPEED_WINDOW_S = 3600.0  # the time left is guessed from all runs of the last hour: they differ much
 
 
 def run_grid(
-    folder: Path, grid_file: Path, *, pattern: str = "*", repeats: int | None = None, model_4b: Path | None = None
+    folder: Path,
+    grid_file: Path,
+    *,
+    pattern: str = "*",
+    repeats: int | None = None,
+    model_4b: Path | None = None,
+    spot_arena_bytes: int | None = None,
 ) -> int:
     """
     Run what is missing of a grid; how many runs that was.  Raises InputError.
 
-    pattern, repeats: see planned_runs; model_4b: a file for the grid's model 4b, otherwise random weights are written.
+    pattern, repeats: see planned_runs; model_4b: a file for the grid's model 4b, otherwise random weights are written;
+    spot_arena_bytes: of the spot checks' weights, None: as many as the probe has, with whose times they are compared.
     """
     grid = read_grid_file(grid_file)
     runs = planned_runs(grid, repeats, pattern)
@@ -59,12 +68,26 @@ def run_grid(
 
             models = prepare(folder, grid, cells, {} if model_4b is None else {"4b": model_4b}, report)
             os.sync()  # what was written goes to the disk now and not while a cell reads from it
-            progress.reset(task)
-            for run in missing:
-                report(run.name)
-                run_cell(folder, run, models[run.cell.model])
-                progress.advance(task)
+            with SpotChecks(_large_store(models), folder, _threads(grid), spot_arena_bytes) as checks:
+                report("first spot checks")
+                spots: Spots = checks.take()
+                progress.reset(task)
+                for run in missing:
+                    report(run.name)
+                    spots = run_cell(folder, run, models[run.cell.model], spots, checks.take)
+                    progress.advance(task)
     return len(missing)
+
+
+def _threads(grid: Grid) -> tuple[int, ...]:
+    """Those of all cells: the checks are the same whatever part of the grid is run."""
+    return tuple(sorted({cell.threads for cell in grid.cells}))
+
+
+def _large_store(models: Mapping[str, ReadyModel]) -> Path | None:
+    """The largest store where it is large enough to be read for the spot checks, else None."""
+    store = max((model.store for model in models.values()), key=lambda path: path.stat().st_size)
+    return store if store.stat().st_size >= LEAST_READ_BYTES else None
 
 
 @contextmanager

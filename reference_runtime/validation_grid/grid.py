@@ -80,6 +80,7 @@ class Cell(_Frozen):
 
     prompt: tokens that the run feeds itself; state: tokens of a saved state that it begins from; one of the two.
     n_warm_up: decode tokens that run first and do not count, n_counted: those that do; all teacher-forced.
+    repeats: runs of this cell, None: as many as the grid says.
     """
 
     model: Name
@@ -91,6 +92,7 @@ class Cell(_Frozen):
     threads: Annotated[int, Field(strict=True, ge=1, le=1024)]
     n_warm_up: Annotated[int, Field(strict=True, ge=0, le=MAX_TOKENS)]
     n_counted: Tokens
+    repeats: Repeats | None = None
 
     @model_validator(mode="after")
     def _one_start(self) -> Self:
@@ -144,7 +146,7 @@ class Grid(_Frozen):
     """
     All cells, and how often and in which order they run.
 
-    seed: of the shuffle; repeats: runs of each cell unless the person who starts it says otherwise.
+    seed: of the shuffle; repeats: runs of each cell unless the cell, or the person who starts it, says otherwise.
     """
 
     schema_version: Literal[1]

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from moeplan.errors import InputError
 from moeplan.files import read_text, write_text
@@ -140,7 +141,7 @@ def _kv_token_bytes(file: str, grid: Grid, name: str) -> int:
 def _check_same_models(folder: Path, paths: Mapping[str, Path]) -> None:
     """Raises InputError where a model file is not that of the runs that are there."""
     record = folder / "models.json"
-    known = json.loads(read_text(record)) if record.exists() else {}
+    known = _known_models(record)
     for name, path in paths.items():
         found = {"file": path.name, "source": source_fingerprint(open_model(path))}
         if known.setdefault(name, found) != found:
@@ -149,6 +150,19 @@ def _check_same_models(folder: Path, paths: Mapping[str, Path]) -> None:
         if not (spec := folder / "models" / f"{path.name}.yaml").exists():
             write_spec(import_model(path), spec)
     write_text(record, json.dumps(known, indent=1))
+
+
+def _known_models(record: Path) -> dict[str, Any]:
+    """What models.json says, {} where there is none. Raises InputError where it is damaged."""
+    if not record.exists():
+        return {}
+    try:
+        known = json.loads(read_text(record))
+    except ValueError as error:
+        raise InputError(str(record), "must be a JSON document", error, "it is damaged; give a new folder") from error
+    if not isinstance(known, dict):
+        raise InputError(str(record), "must be a JSON object", type(known).__name__, "give a new folder")
+    return known
 
 
 def _own_store(folder: Path, name: str) -> Path:

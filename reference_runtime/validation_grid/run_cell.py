@@ -1,15 +1,16 @@
-"""One run of a cell, and the folder that it leaves: whole or not there."""
+"""One run of a cell between two spot checks of the machine, and the folder that it leaves: whole or not there."""
 
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from reference_runtime.conditions import code_fingerprint
 from reference_runtime.validation_grid.child import run_moeplan
 from reference_runtime.validation_grid.grid import Cell
 from reference_runtime.validation_grid.machine_load import load_average, load_mark
@@ -17,6 +18,7 @@ from reference_runtime.validation_grid.prepared import ReadyModel, model_argumen
 from reference_runtime.validation_grid.run_order import PlannedRun
 
 SCHEMA_VERSION = 1
+Spots = Mapping[str, float]  # seconds of each spot check by its name
 
 
 def cells_folder(folder: Path) -> Path:
@@ -35,26 +37,46 @@ def clear_unfinished(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def run_cell(folder: Path, run: PlannedRun, model: ReadyModel) -> None:
-    """Run a cell once and leave its folder, which appears under its name when it is whole. Raises InputError."""
+def run_cell(folder: Path, run: PlannedRun, model: ReadyModel, before: Spots, take: Callable[[], Spots]) -> Spots:
+    """
+    Run a cell once and leave its folder, which appears under its name when it is whole and on the disk.
+
+    before: the spot checks that were taken last, nothing lies between; take: takes those after the run, which are
+    returned.  Raises InputError.
+    """
     cells = cells_folder(folder)
     cells.mkdir(exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{run.name}-", dir=cells))
     try:
         work.chmod(0o755)
-        started_at, average, before, began_s = datetime.now(UTC), load_average(), load_mark(), perf_counter()
+        started_at, average, mark, began_s = datetime.now(UTC), load_average(), load_mark(), perf_counter()
         arguments = [*cell_arguments(folder, run.cell, model), "--record", str(work)]
         run_moeplan(run.name, arguments, model.text[: run.cell.n_tokens], folder)
         measured = {
             "started_at": started_at.isoformat(timespec="seconds"),
             "seconds": perf_counter() - began_s,
             "load_average": average,
-            "steal_frac": load_mark().steal_frac_since(before),
+            "steal_frac": load_mark().steal_frac_since(mark),
         }
+        after = take()
+        measured["spot_checks"] = {"before": before, "after": after}
         (work / "cell.json").write_text(json.dumps(cell_json(run, model, measured), indent=1), encoding="utf-8")
+        for path in (*work.iterdir(), work):
+            _to_disk(path)
         os.replace(work, cells / run.name)
+        _to_disk(cells)
+        return after
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file or a folder is on the disk, so that a name that survives a power cut has its contents."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def cell_arguments(folder: Path, cell: Cell, model: ReadyModel) -> list[str]:
@@ -97,5 +119,7 @@ def cell_json(run: PlannedRun, model: ReadyModel, measured: Mapping[str, Any]) -
         "n_warm_up": cell.n_warm_up,
         "n_counted": cell.n_counted,
         "routing": model.replay_routing or "own",
+        "code": code_fingerprint(),
+        "spin_count": os.environ["GOMP_SPINCOUNT"],  # set when the kernels are imported, and inherited by the run
         **measured,
     }

@@ -1,5 +1,6 @@
 """
-In which order the cells run: round after round, each round all cells once, shuffled anew.
+In which order the cells run: round after round, each round all cells once, shuffled anew.  A cell with fewer repeats
+leaves its place in the later rounds empty.
 
 A machine that drifts over an hour then touches all cells alike, and the two runs of a cell stand apart, so that what
 they differ by is the machine's noise and not that of one minute.
@@ -33,16 +34,18 @@ class PlannedRun:
 
 def planned_runs(grid: Grid, repeats: int | None = None, pattern: str = "*") -> tuple[PlannedRun, ...]:
     """
-    The runs in their order; pattern: a shell pattern of cell names.
+    The runs in their order; repeats: None takes each cell's own; pattern: a shell pattern of cell names.
 
     Fewer cells or more repeats change neither the place nor the order of the others, so a grid can be run in parts.
     Raises InputError where no cell is meant.
     """
-    rounds = _rounds(len(grid.cells), grid.repeats if repeats is None else repeats, grid.seed)
+    wanted = [repeats or cell.repeats or grid.repeats for cell in grid.cells]
+    rounds = _rounds(len(grid.cells), max(wanted), grid.seed)
     runs = (
         PlannedRun(grid.cells[index], repeat, repeat * len(grid.cells) + place)
         for repeat, order in enumerate(rounds)
         for place, index in enumerate(order)
+        if repeat < wanted[index]
     )
     chosen = tuple(run for run in runs if fnmatchcase(run.cell.name, pattern))
     if not chosen:

@@ -7,7 +7,6 @@ Cache decisions for many capacities in one pass over a trace, compiled; equal to
     stack_policies.py   Belady, LFU and LFU with decay: one stack of buckets serves all capacities
     queue_policies.py   FIFO, CLOCK, SIEVE, S3-FIFO: one bit a capacity in every key's mask
     miss_counts.py      the front door: misses per row for a policy and a list of capacities
-    bench.py            accesses/s beside plain Python and beside reading the trace once
 
 Everything here counts hits against the state before a row, as CachePolicy says: the experts of a row are one access.
 """

@@ -1,17 +1,17 @@
 """Misses of every row for a cache policy and a list of capacities: the front door of the cache passes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from itertools import repeat
 
 import numpy as np
 
 from moeplan.errors import InputError, nearest
 from simulator.cache_passes.lru_one import lru_misses
-from simulator.cache_passes.queue_policies import CODES, MAX_CAPACITIES, queue_miss_counts
+from simulator.cache_passes.queue_policies import CODES, MAX_CAPACITIES, queue_miss_blocks
 from simulator.cache_passes.rows import Rows
-from simulator.cache_passes.stack_distances import count_type, lru_miss_counts
-from simulator.cache_passes.stack_policies import stack_miss_counts
+from simulator.cache_passes.stack_distances import count_type, lru_miss_blocks
+from simulator.cache_passes.stack_policies import stack_miss_blocks
 
 STACK_PASSES = ("belady", "lfu", "lfu-decay")
 PASSES = ("lru", "lru-per-layer", *STACK_PASSES, *CODES)
@@ -26,21 +26,49 @@ def miss_counts(rows: Rows, policy: str, capacities: Sequence[int], *, n_threads
     need one pass for all, which halving the list would not shorten.  It holds no lock: policies may run side by side.
     Equal to counting CachePolicy.access_row's misses at each capacity.  Raises InputError for a policy without a pass.
     """
-    if policy not in PASSES:
-        raise InputError("cache pass", "must be of a known cache policy", repr(policy), nearest(policy, PASSES))
-    wanted = np.asarray(capacities, np.int64)
-    if not len(wanted):
-        return np.empty((rows.n_rows, 0), count_type(rows))
-    if (wanted < 0).any():
-        raise InputError("cache pass", "capacities must be 0 or more", int(wanted.min()))
-    slots, place = np.unique(np.minimum(wanted, rows.n_keys), return_inverse=True)  # more than all is all
+    slots, place = _different(rows, policy, capacities)
+    if not len(slots) or not rows.n_rows:
+        return np.empty((rows.n_rows, len(place)), count_type(rows))
     columns = _columns(rows, policy, slots, n_threads)
     return columns if np.array_equal(place, np.arange(len(slots))) else columns[:, place]
 
 
+def miss_count_blocks(
+    rows: Rows, policy: str, capacities: Sequence[int], block_rows: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """
+    The same, some rows at a time, so that memory does not grow with the trace: (first row, misses) for every block.
+
+    A block holds until the next one is asked for.
+    """
+    slots, place = _different(rows, policy, capacities)
+    if len(slots) > MOST_AT_ONCE[policy]:
+        whole = _columns(rows, policy, slots, 1)
+        blocks = _cut(whole, block_rows)
+    else:
+        blocks = _blocks(rows, policy, slots, block_rows)
+    in_order = np.array_equal(place, np.arange(len(slots)))
+    for number, counts in enumerate(blocks):
+        yield number * block_rows, counts if in_order else counts[:, place]
+
+
+def _different(rows: Rows, policy: str, capacities: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The different capacities in ascending order, and for each asked for its place among them."""
+    if policy not in PASSES:
+        raise InputError("cache pass", "must be of a known cache policy", repr(policy), nearest(policy, PASSES))
+    wanted = np.asarray(capacities, np.int64)
+    if (wanted < 0).any():
+        raise InputError("cache pass", "capacities must be 0 or more", int(wanted.min()))
+    slots, place = np.unique(np.minimum(wanted, rows.n_keys), return_inverse=True)  # more than all is all
+    return slots, place
+
+
 def _columns(rows: Rows, policy: str, slots: np.ndarray, n_threads: int) -> np.ndarray:
     """Misses for different capacities in ascending order."""
-    one = partial(_lru if policy.startswith("lru") else _in_numbers, rows, policy)
+
+    def one(some: np.ndarray) -> np.ndarray:
+        return next(_blocks(rows, policy, some, rows.n_rows))
+
     n_groups = -(-len(slots) // MOST_AT_ONCE[policy])
     if policy in CODES:
         n_groups = max(n_groups, min(n_threads, len(slots)))
@@ -54,19 +82,26 @@ def _columns(rows: Rows, policy: str, slots: np.ndarray, n_threads: int) -> np.n
     return out
 
 
-def _lru(rows: Rows, policy: str, slots: np.ndarray) -> np.ndarray:
+def _blocks(rows: Rows, policy: str, slots: np.ndarray, block_rows: int) -> Iterator[np.ndarray]:
+    """Misses for at least one and at most MOST_AT_ONCE different capacities in ascending order, block by block."""
     if policy == "lru" and len(slots) == 1:
-        return lru_misses(rows, int(slots[0]))[:, None]
-    return lru_miss_counts(rows, slots.tolist(), per_layer=policy == "lru-per-layer")
+        return _cut(lru_misses(rows, int(slots[0]))[:, None], block_rows)
+    if policy.startswith("lru"):
+        return lru_miss_blocks(rows, slots.tolist(), block_rows, per_layer=policy == "lru-per-layer")
+    return _in_numbers(rows, policy, slots, block_rows)
 
 
-def _in_numbers(rows: Rows, policy: str, slots: np.ndarray) -> np.ndarray:
+def _cut(whole: np.ndarray, block_rows: int) -> Iterator[np.ndarray]:
+    return (whole[first : first + block_rows] for first in range(0, len(whole), block_rows))
+
+
+def _in_numbers(rows: Rows, policy: str, slots: np.ndarray, block_rows: int) -> Iterator[np.ndarray]:
     """The passes that want at least one slot; without any every access misses."""
-    one = stack_miss_counts if policy in STACK_PASSES else queue_miss_counts
+    blocks = stack_miss_blocks if policy in STACK_PASSES else queue_miss_blocks
     if slots[0] > 0:
-        return one(rows, policy, slots)
-    out = np.empty((rows.n_rows, len(slots)), count_type(rows))
-    out[:, 0] = rows.n_used
-    if len(slots) > 1:
-        out[:, 1:] = one(rows, policy, slots[1:])
-    return out
+        yield from blocks(rows, policy, slots, block_rows)
+        return
+    others = blocks(rows, policy, slots[1:], block_rows) if len(slots) > 1 else repeat(None)
+    for first, found in zip(range(0, rows.n_rows, block_rows), others, strict=False):
+        used = rows.n_used[first : first + block_rows, None].astype(count_type(rows))
+        yield used if found is None else np.hstack([used, found])

@@ -6,6 +6,7 @@ capacities together, marks and use counts included; only misses and evictions go
 A queue is a singly linked list of keys; the number of the last use tells the row's own experts.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -160,10 +161,16 @@ def _queue_for(numbers, let_go, cache, n_caches, key):  # type: ignore[no-untype
 
 
 @lean
-def _replay(code, keys, offsets, n_caches, after, ends, numbers, let_go, held, low, high, last_use, out):  # type: ignore[no-untyped-def]
-    """Misses per row into out (n_rows, n_capacities); the other arrays are those of _caches."""
+def _replay(  # type: ignore[no-untyped-def]
+    code, keys, offsets, n_caches, after, ends, numbers, let_go, held, low, high, last_use, begin_row, end_row, out
+):  # fmt: skip
+    """
+    Misses of rows begin_row to end_row - 1 into out (n_rows, n_capacities), which begins at 0.
+
+    The other arrays are those of _caches.
+    """
     full = ~ZERO >> (BITS - n_caches)
-    for row in range(len(offsets) - 1):
+    for row in range(begin_row, end_row):
         begin, end = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
         grown = ZERO
         for i in range(begin, end):
@@ -185,7 +192,7 @@ def _replay(code, keys, offsets, n_caches, after, ends, numbers, let_go, held, l
                 head = _queue_for(numbers, let_go, cache, n_caches, key) if code == S3_FIFO else HEAD
                 _append(after, ends, cache, n_caches, cache * STRIDE + head, key)
                 numbers[cache * STRIDE + SIZE] += 1
-                out[row, cache] += 1
+                out[row - begin_row, cache] += 1
         while grown != ZERO:
             cache = first_bit(grown)
             grown &= grown - ONE
@@ -225,9 +232,14 @@ def _caches(rows: Rows, slots: np.ndarray, is_s3: bool) -> tuple[np.ndarray, ...
     return after, ends, numbers.reshape(-1), let_go, *masks, np.zeros(rows.n_keys, np.uint32)
 
 
-def queue_miss_counts(rows: Rows, policy: str, slots: np.ndarray) -> np.ndarray:
-    """Misses of a policy of CODES for 1 to 64 capacities above zero: uint8 or uint16 (n_rows, n_capacities)."""
-    out, code = np.zeros((rows.n_rows, len(slots)), count_type(rows)), CODES[policy]
+def queue_miss_blocks(rows: Rows, policy: str, slots: np.ndarray, block_rows: int) -> Iterator[np.ndarray]:
+    """
+    Misses of a policy of CODES for 1 to 64 capacities above zero, some rows at a time: see lru_miss_blocks.
+    """
+    code, out = CODES[policy], np.empty((min(block_rows, rows.n_rows), len(slots)), count_type(rows))
     caches = _caches(rows, np.asarray(slots, np.int64), code == S3_FIFO)
-    _replay(code, rows.keys, rows.offsets, np.uint64(len(slots)), *caches, out)
-    return out
+    for first in range(0, rows.n_rows, block_rows):
+        n_rows = min(block_rows, rows.n_rows - first)
+        out[:n_rows] = 0
+        _replay(code, rows.keys, rows.offsets, np.uint64(len(slots)), *caches, first, first + n_rows, out)
+        yield out[:n_rows]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
 
@@ -64,10 +65,11 @@ class Rows:
         """int64 (n_rows,): experts of each row."""
         return np.diff(self.offsets.astype(np.int64))
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Experts of the longest row."""
-        return int(self.n_used.max(initial=0))
+        starts = range(0, self.n_rows, 2**16)  # a block at a time: no second list of all rows
+        return int(max((np.diff(self.offsets[start : start + 2**16 + 1]).max() for start in starts), default=0))
 
 
 def rows_of(rows: Sequence[tuple[int, Sequence[int]]], n_layers: int, n_experts: int) -> Rows:
@@ -87,22 +89,42 @@ def rows_of_trace(trace: RoutingTrace, chunk_tokens: int) -> Rows:
     The rows that simulator.scenario.steps_of cuts: prompts in chunks, the union over a chunk's tokens in ascending
     order; then a row for each decode token and layer, in slot order.  Row step * n_layers + layer.
     """
-    n_layers, n_experts = trace.n_moe_layers, trace.header.n_experts
-    first_key = (np.arange(n_layers) * n_experts).astype(np.uint16)[:, None]
-    parts, lengths = [np.empty(0, np.uint16)], [np.empty(0, np.int64)]
+    n_layers, top_k = trace.n_moe_layers, trace.top_k
+    phases, unions = _phases(trace), _prompt_keys(trace, chunk_tokens)
+    n_decode = sum(stop - start for start, stop, is_prefill in phases if not is_prefill)
+    n_accesses = n_decode * n_layers * top_k + sum(len(keys) for keys, _ in unions.values())
+    if n_accesses > MAX_ACCESSES:
+        raise InputError("cache pass", f"must have at most {MAX_ACCESSES} accesses", n_accesses)
+    keys = np.empty(n_accesses, np.uint16)
+    offsets = np.zeros(1 + n_decode * n_layers + sum(len(lengths) for _, lengths in unions.values()), np.uint32)
+    first_key = (np.arange(n_layers) * trace.header.n_experts).astype(np.uint16)[:, None]
+    end, row = 0, 1  # of what is filled
+    for start, stop, is_prefill in phases:
+        begin = end
+        if is_prefill:
+            own, lengths = unions[start]
+            end += len(own)
+            keys[begin:end], ends = own, begin + np.cumsum(lengths)
+        else:
+            end += (stop - start) * n_layers * top_k
+            rows = keys[begin:end].reshape(stop - start, n_layers, top_k)
+            np.add(trace.expert_ids[start:stop], first_key, out=rows, casting="unsafe")  # ids are checked: not below 0
+            ends = np.arange(begin + top_k, end + 1, top_k)
+        offsets[row : row + len(ends)] = ends
+        row += len(ends)
+    return Rows(keys, offsets, n_layers, trace.header.n_experts)
+
+
+def _prompt_keys(trace: RoutingTrace, chunk_tokens: int) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """By the first token of a prompt: the keys of its chunks' rows, and how many each row has."""
+    found = {}
     for start, stop, is_prefill in _phases(trace):
         if is_prefill:
-            for chunk in range(start, stop, chunk_tokens):
-                used = _used(trace.expert_ids[chunk : min(chunk + chunk_tokens, stop)], n_experts)
-                parts.append(np.flatnonzero(used).astype(np.uint16))
-                lengths.append(used.sum(axis=1))
-        else:
-            parts.append((trace.expert_ids[start:stop].astype(np.uint16) + first_key).reshape(-1))
-            lengths.append(np.full((stop - start) * n_layers, trace.top_k))
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    if offsets[-1] > MAX_ACCESSES:
-        raise InputError("cache pass", f"must have at most {MAX_ACCESSES} accesses", int(offsets[-1]))
-    return Rows(np.concatenate(parts), offsets.astype(np.uint32), n_layers, n_experts)
+            chunks = [range(first, min(first + chunk_tokens, stop)) for first in range(start, stop, chunk_tokens)]
+            used = [_used(trace.expert_ids[chunk.start : chunk.stop], trace.header.n_experts) for chunk in chunks]
+            keys = np.concatenate([np.flatnonzero(each).astype(np.uint16) for each in used])
+            found[start] = keys, np.concatenate([each.sum(axis=1) for each in used])
+    return found
 
 
 def _used(expert_ids: np.ndarray, n_experts: int) -> np.ndarray:

@@ -11,6 +11,8 @@ A priority is a uint64, the smallest sinks first, its lowest 16 bits are the key
     LFU      count (24 bits), lap of the last use (24 bits)
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from moeplan.errors import InputError
@@ -115,15 +117,17 @@ def _halve(values, lowest, place, bucket_of, priority):  # type: ignore[no-untyp
 @lean
 def _replay(  # type: ignore[no-untyped-def]
     keys, offsets, next_use, use, halving_rows, n_layers, slots, widths, bases, values, sizes, lowest, place, bucket_of,
-    priority, carried, out,
+    priority, carried, begin_row, end_row, out,
 ):  # fmt: skip
     """
-    Misses per row into out (n_rows, n_capacities) for slots int64 in ascending order, all above zero.
+    Misses of rows begin_row to end_row - 1 into out (n_rows, n_capacities), which begins at 0.
+
+    slots: int64 in ascending order, all above zero.
 
     next_use: see next_uses, empty for LFU; use: what a use adds to a count; halving_rows: 0 for never.
     """
     n_buckets = len(slots)
-    for row in range(len(offsets) - 1):
+    for row in range(begin_row, end_row):
         begin, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
         if halving_rows > 0 and row > 0 and row % halving_rows == 0:
             _halve(values, lowest, place, bucket_of, priority)
@@ -132,7 +136,7 @@ def _replay(  # type: ignore[no-untyped-def]
             key = np.uint64(keys[np.uint64(i)])
             bucket = bucket_of[key]
             for missed in range(min(bucket, n_buckets)):
-                out[row, missed] += 1
+                out[row - begin_row, missed] += 1
             if bucket != NOWHERE:
                 _take(values, bases, sizes, lowest, place, bucket_of, key)
             if len(next_use) > 0:
@@ -157,15 +161,13 @@ def _replay(  # type: ignore[no-untyped-def]
             _put(values, bases, sizes, lowest, place, bucket_of, bucket, priority[keys[np.uint64(i)]])
 
 
-def stack_miss_counts(rows: Rows, policy: str, slots: np.ndarray) -> np.ndarray:
+def stack_miss_blocks(rows: Rows, policy: str, slots: np.ndarray, block_rows: int) -> Iterator[np.ndarray]:
     """
-    Misses of "belady", "lfu" or "lfu-decay": uint8 or uint16 (n_rows, n_capacities).
+    Misses of "belady", "lfu" or "lfu-decay", some rows at a time: see lru_miss_blocks.
 
-    slots: different capacities above zero in ascending order, fewer than 255.
+    slots: different capacities above zero in ascending order, 1 to 254 of them.
     """
-    out = np.zeros((rows.n_rows, len(slots)), count_type(rows))
-    if not len(slots):
-        return out
+    out = np.empty((min(block_rows, rows.n_rows), len(slots)), count_type(rows))
     use, laps = (USE, HALVING_LAPS) if policy == "lfu-decay" else (1, 0)
     next_use = np.empty(len(rows.keys) if policy == "belady" else 0, np.uint32)
     if policy == "belady":
@@ -173,8 +175,12 @@ def stack_miss_counts(rows: Rows, policy: str, slots: np.ndarray) -> np.ndarray:
     else:
         _check_counts(rows, use, laps)
     shape = laps * rows.n_layers, rows.n_layers
-    _replay(rows.keys, rows.offsets, next_use, np.uint64(use), *shape, *_buckets(rows, slots), out)
-    return out
+    fixed = rows.keys, rows.offsets, next_use, np.uint64(use), *shape, *_buckets(rows, slots)
+    for first in range(0, rows.n_rows, block_rows):
+        n_rows = min(block_rows, rows.n_rows - first)
+        out[:n_rows] = 0
+        _replay(*fixed, first, first + n_rows, out)
+        yield out[:n_rows]
 
 
 def _buckets(rows: Rows, slots: np.ndarray) -> tuple[np.ndarray, ...]:

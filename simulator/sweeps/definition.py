@@ -21,7 +21,7 @@ from moeplan.errors import InputError, nearest
 from moeplan.strict_yaml import load_mapping
 from simulator.expert_layout import LAYOUTS
 from simulator.model.tensor_types import BLOCKS
-from simulator.policies import POLICIES
+from simulator.policies import OFFLINE_POLICIES, POLICIES
 from simulator.prefetch import PREFETCH_POLICIES
 from simulator.scenario import Start
 from simulator.sweeps.axes import AXES, AXIS_NAMES, DEFAULTS, Value, n_combinations, parse_items
@@ -86,7 +86,7 @@ class SweepDefinition:
 def _check_names(axes: dict[str, tuple[Value, ...]]) -> None:
     """A word that no scenario can have is a slip of the pen."""
     known: dict[str, Collection[str]] = {
-        "cache": POLICIES,
+        "cache": [*POLICIES, *OFFLINE_POLICIES],
         "prefetch": PREFETCH_POLICIES,
         "layout": LAYOUTS,
         "quantisation": BLOCKS,

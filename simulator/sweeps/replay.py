@@ -1,14 +1,16 @@
-"""A long trace as steps whose rows are cut out of the trace when they are asked for, not kept as lists."""
+"""A long trace as steps that are columns of numbers: a Step, and its rows, are made when somebody asks for them."""
 
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, overload
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, cast, overload
 
 import numpy as np
 
 from simulator.question import DENSE_TOKENS, Question, question_replay
-from simulator.scenario import Replay, Step, steps_of
-from traces.routing_trace import RoutingTrace
+from simulator.scenario import Extent, Replay, Scenario, Step
+from traces.routing_trace import PREFILL, RoutingTrace
 
 if TYPE_CHECKING:
     from simulator.cache_passes.rows import Rows
@@ -38,35 +40,123 @@ class TraceRows(Sequence[Sequence[int]]):
         return ids[0].tolist() if self._is_decode else np.unique(ids).tolist()
 
 
+@dataclass(frozen=True, eq=False)
+class StepColumns:
+    """What is known of steps but their rows, (n_steps,) each; see Step. Tokens firsts to stops - 1 of the trace."""
+
+    firsts: np.ndarray
+    stops: np.ndarray
+    is_decode: np.ndarray
+    contexts: np.ndarray
+    has_logits: np.ndarray
+
+    @staticmethod
+    def of(steps: Sequence[Step]) -> "StepColumns":
+        """Those of any steps."""
+        if isinstance(steps, TraceSteps):
+            return steps.columns
+        return StepColumns(
+            np.array([step.tokens.start for step in steps], np.int64),
+            np.array([step.tokens.stop for step in steps], np.int64),
+            np.array([step.is_decode for step in steps], bool),
+            np.array([step.context for step in steps], np.int64),
+            np.array([step.has_logits for step in steps], bool),
+        )
+
+
+class TraceSteps(Sequence[Step]):
+    """The steps that simulator.scenario.steps_of cuts, as columns."""
+
+    def __init__(self, trace: RoutingTrace, context: int | None, chunk_tokens: int) -> None:
+        self._expert_ids, self.columns = trace.expert_ids, _columns(trace, context, chunk_tokens)
+
+    def __len__(self) -> int:
+        return len(self.columns.firsts)
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Step, ...]: ...
+    def __getitem__(self, index: int | slice) -> Step | tuple[Step, ...]:
+        if isinstance(index, slice):
+            return self._all[index]
+        return self._step(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self._all)
+
+    @cached_property
+    def _all(self) -> tuple[Step, ...]:
+        columns, ids = self.columns, self._expert_ids
+        lists = (columns.firsts, columns.stops, columns.is_decode, columns.contexts, columns.has_logits)
+        return tuple(
+            Step(range(first, stop), is_decode, context, TraceRows(ids, range(first, stop), is_decode), has_logits)
+            for first, stop, is_decode, context, has_logits in zip(*(each.tolist() for each in lists), strict=True)
+        )
+
+    def _step(self, index: int) -> Step:
+        found = self.columns
+        is_decode, tokens = bool(found.is_decode[index]), range(int(found.firsts[index]), int(found.stops[index]))
+        rows = TraceRows(self._expert_ids, tokens, is_decode)
+        return Step(tokens, is_decode, int(found.contexts[index]), rows, bool(found.has_logits[index]))
+
+
+def _columns(trace: RoutingTrace, context: int | None, chunk_tokens: int) -> StepColumns:
+    index, is_prefill = np.arange(trace.n_tokens), trace.phase == PREFILL
+    starts = np.flatnonzero(np.r_[True, np.diff(trace.request_id) != 0])  # of requests
+    lengths = np.diff(np.append(starts, trace.n_tokens))
+    prompt_ends = np.repeat(starts + np.add.reduceat(is_prefill, starts, dtype=np.int64), lengths)
+    firsts = np.flatnonzero(~is_prefill | ((index - np.repeat(starts, lengths)) % chunk_tokens == 0))
+    stops = np.append(firsts[1:], trace.n_tokens)
+    is_decode, contexts = ~is_prefill[firsts], trace.position[stops - 1].astype(np.int64) + 1
+    if context is not None:
+        contexts = np.where(is_decode, context + firsts - prompt_ends[firsts] + 1, contexts)
+    return StepColumns(firsts, stops, is_decode, contexts, is_decode | (stops == prompt_ends[firsts]))
+
+
+def counted(scenario: Scenario) -> np.ndarray:
+    """(n_steps,) bool: the scenario's is_counted, from columns."""
+    is_decode = StepColumns.of(scenario.steps).is_decode
+    return is_decode & (np.cumsum(is_decode) > scenario.n_warm_up_tokens)
+
+
 class LeanReplay(Replay):
-    """A Replay with TraceRows: about 200 bytes a step whatever the model's layers."""
+    """A Replay with TraceSteps: 26 bytes a step whatever the model's layers. Threads may share it."""
 
     def __init__(self, trace: RoutingTrace | None, context: int | None) -> None:
         super().__init__(trace, context, DENSE_TOKENS if trace is None else (0, 0))
         self._long = trace
-        self._lean: dict[int, tuple[Step, ...]] = {}
+        self._lean: dict[int, TraceSteps] = {}
         self._rows: tuple[int, Rows] | None = None
+        self._lock = threading.RLock()
 
     def steps(self, chunk_tokens: int) -> tuple[Step, ...]:
-        """The steps with prompts in chunks of at most so many tokens."""
+        """The steps with prompts in chunks of at most so many tokens; not a tuple, but all that is read of one."""
         if self._long is None:
             return super().steps(chunk_tokens)
-        if chunk_tokens not in self._lean:
-            rows_of = partial(TraceRows, self._long.expert_ids)
-            self._lean[chunk_tokens] = steps_of(
-                self._long, context=self._context, chunk_tokens=chunk_tokens, rows_of=rows_of
-            )
-        return self._lean[chunk_tokens]
+        with self._lock:
+            if chunk_tokens not in self._lean:
+                self._lean[chunk_tokens] = TraceSteps(self._long, self._context, chunk_tokens)
+            return cast("tuple[Step, ...]", self._lean[chunk_tokens])
 
-    def rows(self, steps: tuple[Step, ...]) -> "Rows":
+    def extent(self, chunk_tokens: int) -> Extent:
+        """What a memory plan must hold of those steps."""
+        if chunk_tokens not in self._extents:
+            found = StepColumns.of(self.steps(chunk_tokens))
+            largest = int((found.stops - found.firsts).max())
+            self._extents[chunk_tokens] = Extent(int(found.contexts.max()), largest, int(found.is_decode.sum()))
+        return self._extents[chunk_tokens]
+
+    def rows(self, steps: Sequence[Step]) -> "Rows":
         """The rows of steps that this replay made, for a cache pass; the last ones asked for are kept."""
         from simulator.cache_passes.rows import rows_of_trace
 
-        chunk_tokens = next(chunk for chunk, known in self._lean.items() if known is steps)
-        assert self._long is not None
-        if self._rows is None or self._rows[0] != chunk_tokens:
-            self._rows = chunk_tokens, rows_of_trace(self._long, chunk_tokens)
-        return self._rows[1]
+        with self._lock:
+            chunk_tokens = next(chunk for chunk, known in self._lean.items() if known is steps)
+            assert self._long is not None
+            if self._rows is None or self._rows[0] != chunk_tokens:
+                self._rows = chunk_tokens, rows_of_trace(self._long, chunk_tokens)
+            return self._rows[1]
 
 
 def lean_replay(question: Question) -> LeanReplay:

@@ -1,5 +1,6 @@
 """The rows of a chunk: from the values of its axes to questions on the right model, device and trace."""
 
+import threading
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -8,6 +9,7 @@ from simulator.model.spec import ModelSpec, with_quantisation, with_top_k
 from simulator.question import Question
 from simulator.result import SweepRow
 from simulator.sweeps.definition import SweepDefinition
+from simulator.sweeps.devices import Devices
 from simulator.sweeps.replay import LeanReplay, lean_replay
 from simulator.sweeps.scenarios import Cell, Chunk, Inputs
 from simulator.sweeps.timing import cell_rows, failed_row
@@ -24,13 +26,14 @@ class IndexedRow:
 
 
 class ChunkRunner:
-    """Runs chunks of one sweep; keeps traces cut into steps from chunk to chunk."""
+    """Runs chunks of one sweep, in any number of threads; keeps what the next chunk will want too."""
 
     def __init__(self, definition: SweepDefinition, inputs: Inputs) -> None:
         self.definition, self.inputs = definition, inputs
-        self._draws = definition.n_samples, definition.seed
+        self._lock = threading.Lock()
         self._adapted = lru_cache(maxsize=1)(self._adapt)
         self._replay = lru_cache(maxsize=1)(self._make_replay)
+        self._devices = lru_cache(maxsize=1)(self._make_devices)
 
     def rows(self, chunk: Chunk) -> list[IndexedRow]:
         """The rows of a chunk in the order of their numbers."""
@@ -40,13 +43,19 @@ class ChunkRunner:
         except InputError as error:  # no scenario of the chunk can be asked
             return [IndexedRow(index, failed_row(cell, error)) for index, cell in cells]
         questions = [self._on(base, cell) for _, cell in cells]
-        found = cell_rows(questions, [cell for _, cell in cells], replay, *self._draws)
+        devices = self._devices_of(cells[0][1], base)
+        found = cell_rows(questions, [cell for _, cell in cells], replay, devices)
         return [IndexedRow(index, row) for (index, _), row in zip(cells, found, strict=True)]
 
     def asked(self, cell: Cell) -> tuple[Question, LeanReplay]:
         """The question of one cell and what it replays. Raises InputError where nobody can ask it."""
-        base = self._base(cell)
-        return self._on(base, cell), self._replay(cell["trace"], base.model, base.context)
+        with self._lock:  # one replay for all threads
+            base = self._base(cell)
+            return self._on(base, cell), self._replay(cell["trace"], base.model, base.context)
+
+    def _devices_of(self, cell: Cell, base: Question) -> Devices:
+        with self._lock:
+            return self._devices(cell["trace"], base.model, base.context, base.layout)
 
     def _on(self, base: Question, cell: Cell) -> Question:
         """The question of one cell, on the model and trace of another one of its chunk."""
@@ -92,3 +101,6 @@ class ChunkRunner:
         trace = self._adapted(name, model)
         profile = next(iter(self.inputs.profiles.values()))
         return lean_replay(Question(model, profile, trace, context=context))
+
+    def _make_devices(self, name: str | None, model: ModelSpec, context: int | None, layout: str) -> Devices:
+        return Devices(self.definition.n_samples, self.definition.seed)

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from simulator.result import SweepRow
 from simulator.sweeps.definition import SweepDefinition
 from simulator.sweeps.scenarios import Inputs, chunks, content_of, load_inputs
 from simulator.sweeps.schedulers import Scheduler
-from simulator.sweeps.store import TABLE, opened
+from simulator.sweeps.store import TABLE, opened, read_table
 
 Conditions = Callable[[SweepDefinition, Inputs], dict[str, str]]
 
@@ -54,4 +52,4 @@ def run_sweep(
 
 def read_rows(folder: Path) -> list[SweepRow]:
     """The rows of a finished sweep, in order."""
-    return [SweepRow(**row) for row in pq.read_table(folder / TABLE).to_pylist()]
+    return [SweepRow(**row) for row in read_table(folder / TABLE).to_pylist()]

@@ -1,5 +1,5 @@
 """
-Who computes the chunks of a sweep: this process, processes of this machine, or an existing Dask cluster.
+Who computes the chunks of a sweep: threads of this process, processes of this machine, or an existing Dask cluster.
 
 All run the same function on the same chunks and give the same rows; the order in which chunks are done may differ.
 """
@@ -7,26 +7,29 @@ All run the same function on the same chunks and give the same rows; the order i
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from itertools import groupby
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.shared_memory import SharedMemory
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from moeplan.errors import InputError
 from simulator.sweeps.definition import SweepDefinition
-from simulator.sweeps.rows import ChunkRunner, IndexedRow
-from simulator.sweeps.scenarios import Chunk, Inputs
+from simulator.sweeps.scenarios import OUTER, Chunk, Inputs
 from simulator.sweeps.shared_traces import SharedTrace, attached, shared
-from traces.catalog import trace_file
 from traces.routing_trace import RoutingTrace
 
-Done = Iterator[tuple[Chunk, list[IndexedRow]]]
+if TYPE_CHECKING:
+    from simulator.sweeps.rows import ChunkRunner, IndexedRow
+
+Done = Iterator[tuple[Chunk, "list[IndexedRow]"]]
 Load = Callable[[], Inputs]
-SMALL_TRACE_BYTES = 1_000_000  # on disk; with few scenarios it is done before another process has started
-FEW_SCENARIOS = 200
+MANY_SCENARIOS = 20_000  # rows from which on a second process pays for its start, about a second
+# seconds of a pass for ten capacities of 31 million accesses, where more than LRU's 0.3
+SLOW_PASSES = {"belady": 1.5, "lfu": 1.5, "lfu-decay": 1.5, "s3-fifo": 3.5, "clock": 2.5, "sieve": 2.5, "fifo": 2.0}
 
 
 class Scheduler(Protocol):
@@ -39,25 +42,61 @@ class Scheduler(Protocol):
 
 
 def local(n_workers: int | None) -> Scheduler:
-    """This many processes; None: as many as there are cores, or this one alone for a small sweep."""
+    """
+    This many processes; None: all cores, as threads, or as processes where many scenarios make rows the most of it.
+
+    The cache passes are compiled and hold no lock, so that threads run them side by side; they start at once and share
+    the trace.  Rows are made in Python, by one thread at a time.
+    """
 
     def run(definition: SweepDefinition, load: Load, chunks: Sequence[Chunk], on_started: Callable[[], object]) -> Done:
-        wanted = min(len(chunks), _default_workers(definition) if n_workers is None else n_workers)
-        if wanted <= 1:
-            runner = ChunkRunner(definition, load())
-            on_started()
-            yield from ((chunk, runner.rows(chunk)) for chunk in chunks)
-            return
-        yield from _in_processes(definition, load, chunks, wanted, on_started)
+        wanted = min(len(chunks), _n_cores() if n_workers is None else n_workers)
+        if wanted > 1 and (n_workers is not None or definition.n_scenarios > MANY_SCENARIOS):
+            yield from _in_processes(definition, load, chunks, wanted, on_started)
+        else:
+            yield from _in_threads(definition, load, chunks, wanted, on_started)
 
     return run
 
 
-def _default_workers(definition: SweepDefinition) -> int:
-    traces = [trace_file(str(name)) for name in definition.axes["trace"] if name is not None]
-    if definition.n_scenarios < FEW_SCENARIOS and all(path.stat().st_size < SMALL_TRACE_BYTES for path in traces):
-        return 1
+def _n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _in_threads(
+    definition: SweepDefinition, load: Load, chunks: Sequence[Chunk], n_threads: int, on_started: Callable[[], object]
+) -> Done:
+    with ThreadPoolExecutor(max(1, n_threads)) as pool:
+        loading = pool.submit(load)  # most of it is decompression, which holds no lock
+        from simulator.sweeps.decisions import load_passes  # half a second of numba
+        from simulator.sweeps.rows import ChunkRunner
+
+        load_passes(sorted({str(name) for name in definition.axes["cache"]}))
+        runner, ordered = ChunkRunner(definition, loading.result()), longest_first(chunks)
+        if n_threads <= 1:
+            on_started()
+            yield from ((chunk, runner.rows(chunk)) for chunk in ordered)
+            return
+        futures = {pool.submit(runner.rows, chunk): chunk for chunk in ordered}
+        try:
+            on_started()
+            for future in as_completed(list(futures)):
+                yield futures.pop(future), future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def longest_first(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Chunks of one trace and model together; among them the slow passes first, so that all threads end together."""
+
+    def outer(chunk: Chunk) -> list[object]:
+        return [chunk.axes[name] for name in OUTER if name != "cache"]
+
+    def pass_s(chunk: Chunk) -> float:
+        return SLOW_PASSES.get(str(chunk.axes["cache"][0]), 0.0)
+
+    ordered = (sorted(same, key=pass_s, reverse=True) for _, same in groupby(chunks, outer))
+    return [chunk for same in ordered for chunk in same]
 
 
 def _in_processes(
@@ -66,7 +105,7 @@ def _in_processes(
     pool = ProcessPoolExecutor(n_workers, get_context("spawn"), _start_worker)
     try:
         for _ in range(n_workers):
-            pool.submit(os.getpid)  # the processes start and import while the files are read here
+            pool.submit(_import_runner)  # the processes start and import while the files are read here
         inputs = load()
         with shared(inputs.traces) as traces:
             files = _Files(definition, replace(inputs, traces={}), traces)
@@ -91,7 +130,7 @@ class _Files:
     traces: dict[str | None, SharedTrace | None]
 
 
-_runner: ChunkRunner | None = None  # of this worker process
+_runner: "ChunkRunner | None" = None  # of this worker process
 _blocks: list[SharedMemory] = []  # must live as long as the traces that lie in them
 
 
@@ -99,8 +138,10 @@ def _start_worker() -> None:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
-def _worker_rows(files: _Files, chunk: Chunk) -> list[IndexedRow]:
+def _worker_rows(files: _Files, chunk: Chunk) -> "list[IndexedRow]":
     global _runner
+    from simulator.sweeps.rows import ChunkRunner
+
     if _runner is None:
         found: dict[str | None, RoutingTrace | None] = {}
         for name, trace in files.traces.items():
@@ -110,6 +151,10 @@ def _worker_rows(files: _Files, chunk: Chunk) -> list[IndexedRow]:
                 _blocks.append(block)
         _runner = ChunkRunner(files.definition, replace(files.inputs, traces=found))
     return _runner.rows(chunk)
+
+
+def _import_runner() -> None:
+    import simulator.sweeps.rows  # noqa: F401
 
 
 def _leave_with_parent() -> None:

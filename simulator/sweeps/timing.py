@@ -5,54 +5,53 @@ A scenario whose inputs contradict each other becomes a row with the complaint; 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
-from simulator.costs import miss_costs
-from simulator.expert_layout import ExpertLayout, expert_layout
-from simulator.question import Prepared, Question, device_rates, draw_gate_sparsity, prepare, with_what_ifs
+from simulator.question import Prepared, Question, device_rates, prepare
 from simulator.result import Bound, SweepRow
 from simulator.scenario import Scenario
-from simulator.simulate import interval_of, twice_as_fast
-from simulator.sweeps.decisions import counted_misses
+from simulator.simulate import INTERVAL_FRAC
+from simulator.sweeps.decisions import miss_histograms
+from simulator.sweeps.devices import BOUNDS, Devices, compute_key, storage_key
 from simulator.sweeps.replay import LeanReplay
 from simulator.sweeps.scenarios import Cell
-from simulator.sweeps.totals import ComputeTimes, ComputeWorks, CountedTokens, MissSums, Totals
+from simulator.sweeps.totals import CountedTokens
 
 Key = tuple[object, ...]
-BOUNDS: tuple[Bound, ...] = ("ram_bandwidth", "compute", "storage_bandwidth", "storage_latency")  # ties: the first
-COMPUTE_BOUNDS: tuple[Bound, ...] = BOUNDS[:2]  # with compute times of their own; the others have the central ones
+ALWAYS_HELD = -1  # the capacity of a scenario whose experts are all preloaded
 
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """What the cache of one capacity did on the counted tokens."""
+    """What the cache of one capacity did on the counted tokens; histogram int64 (n_kinds, n_contexts, width)."""
 
     tokens: CountedTokens
-    histogram: dict[int, np.ndarray]
+    histogram: np.ndarray
     n_misses: int
+    n_missed: int
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class _Timed:
-    """Totals of one cell: central, one a draw, one a resource doubled."""
+    """Totals of one cell: its central ones, the ends of its interval in tokens/s, its bound."""
 
-    central: Totals
-    draws: list[float] = field(default_factory=list)
-    doubled: dict[Bound, float] = field(default_factory=dict)
+    step_s: float
+    wait_s: float
+    n_hidden: int
+    tokens_per_s_low: float
+    tokens_per_s_high: float
+    bound_by: Bound
 
 
 def cell_rows(
     questions: Sequence[Question],
     cells: Sequence[Cell],
     replay: LeanReplay,
-    n_samples: int,
-    seed: int,
+    devices: Devices,
     *,
     strict: bool = False,
 ) -> list[SweepRow]:
@@ -65,19 +64,19 @@ def cell_rows(
     for found in prepared if strict else ():
         if isinstance(found, InputError):
             raise found
-    decided = _decide_all(prepared, replay)
-    devices = _Devices(n_samples, seed)
+    decided = _decide_all(prepared, replay, devices)
     groups: dict[Key, list[int]] = {}
     for place, (cell, found) in enumerate(zip(cells, prepared, strict=True)):
         if isinstance(found, Prepared) and found.scenario is not None:
-            groups.setdefault((_capacity(found.scenario), *_compute_key(cell)), []).append(place)
+            groups.setdefault((id(found.scenario.steps), *compute_key(cell)), []).append(place)
     rows: dict[int, SweepRow] = {}
-    for (capacity, *_), places in groups.items():
-        timed = _time_group(decided[capacity], devices, [(cells[i], questions[i]) for i in places])  # type: ignore[index]
-        for place, times in zip(places, timed, strict=True):
-            rows[place] = _row(cells[place], questions[place], prepared[place], decided[capacity], times)  # type: ignore
+    for places in groups.values():
+        own = [decided[_capacity(prepared[i])] for i in places]  # type: ignore[arg-type]
+        timed = _time_group(own, devices, [(cells[i], questions[i]) for i in places])
+        for place, what, times in zip(places, own, timed, strict=True):
+            rows[place] = _row(cells[place], questions[place], prepared[place], devices, what, times)  # type: ignore
     return [
-        rows[place] if place in rows else _row_without_times(cell, question, found)
+        rows[place] if place in rows else _row_without_times(cell, question, found, devices)
         for place, (cell, question, found) in enumerate(zip(cells, questions, prepared, strict=True))
     ]
 
@@ -102,140 +101,84 @@ def _plan_key(cell: Cell) -> Key:
     return tuple(cell[name] for name in ("hardware", "ram_cap", "prefetch", "threads"))
 
 
-def _compute_key(cell: Cell) -> Key:
-    return tuple(cell[name] for name in ("hardware", "threads", "ram_bandwidth", "flops"))
-
-
-def _capacity(scenario: Scenario) -> Key:
+def _capacity(prepared: Prepared) -> Key:
     """What the decisions depend on within a chunk; steps differ where a prompt's chunk had to shrink."""
-    return scenario.n_slots, scenario.preloaded, id(scenario.steps)
+    scenario = prepared.scenario
+    assert scenario is not None
+    return ALWAYS_HELD if scenario.preloaded else scenario.n_slots, id(scenario.steps)
 
 
-def _decide_all(prepared: Sequence[Prepared | InputError], replay: LeanReplay) -> dict[Key, Decided]:
+def _decide_all(prepared: Sequence[Prepared | InputError], replay: LeanReplay, devices: Devices) -> dict[Key, Decided]:
     """The decisions of every capacity, those of the same steps together."""
     scenarios: dict[Key, Scenario] = {}
     for found in prepared:
         if isinstance(found, Prepared) and found.scenario is not None:
-            scenarios.setdefault(_capacity(found.scenario), found.scenario)
+            scenarios.setdefault(_capacity(found), found.scenario)
     decided: dict[Key, Decided] = {}
     for steps in dict.fromkeys(id(scenario.steps) for scenario in scenarios.values()):
         same = {key: scenario for key, scenario in scenarios.items() if id(scenario.steps) == steps}
-        first = next(iter(same.values()))
-        tokens = CountedTokens(first.model, first.steps, first.is_counted, first.lm_head_predictor)
-        for key, n_misses in zip(same, counted_misses(list(same.values()), replay), strict=True):
-            decided[key] = Decided(tokens, tokens.histogram(n_misses), int(n_misses.sum(dtype=np.int64)))
+        tokens = devices.tokens(next(iter(same.values())))
+        for key, histogram in zip(same, miss_histograms(list(same.values()), tokens, replay), strict=True):
+            pairs = histogram.sum(axis=(0, 1))
+            n_misses = int(pairs @ np.arange(len(pairs)))
+            decided[key] = Decided(tokens, histogram, n_misses, int(pairs[1:].sum()))
     return decided
 
 
-class _Devices:
-    """Rates, compute times and read times of a chunk's devices, each worked out once for what it depends on."""
-
-    def __init__(self, n_samples: int, seed: int) -> None:
-        self._n_samples, self._seed = n_samples, seed
-        self._draws: dict[Key, list[tuple[DeviceRates, float | None]]] = {}
-        self._rates: dict[Key, list[DeviceRates]] = {}
-        self._times: dict[Key, list[ComputeTimes]] = {}
-        self._works: dict[Key, ComputeWorks] = {}
-
-    def rates(self, cell: Cell, question: Question) -> list[DeviceRates]:
-        """Central rates, the draws, and the device with each resource doubled in the order of BOUNDS."""
-        key = (*_compute_key(cell), cell["storage_latency"], cell["storage_read"])
-        if key not in self._rates:
-            drawn = [with_what_ifs(question, rates) for rates, _ in self._drawn(cell, question)]
-            twice = twice_as_fast(drawn[0])
-            self._rates[key] = [*drawn, *(twice[bound] for bound in BOUNDS)]
-        return self._rates[key]
-
-    def compute_times(self, tokens: CountedTokens, cell: Cell, question: Question) -> list[ComputeTimes]:
-        """Of the central rates, the draws, and COMPUTE_BOUNDS doubled."""
-        key = (id(tokens), *_compute_key(cell))
-        if key not in self._times:
-            works = self._compute_works(tokens, cell, question)
-            rates = self.rates(cell, question)[: 1 + self._n_samples + len(COMPUTE_BOUNDS)]
-            sparsities = [sparsity for _, sparsity in self._drawn(cell, question)]
-            sparsities += [None] * len(COMPUTE_BOUNDS)
-            self._times[key] = [works.times(*each) for each in zip(rates, sparsities, strict=True)]
-        return self._times[key]
-
-    def _compute_works(self, tokens: CountedTokens, cell: Cell, question: Question) -> ComputeWorks:
-        key = (id(tokens), cell["hardware"], cell["threads"])
-        if key not in self._works:
-            self._works[key] = ComputeWorks(tokens, device_rates(question))
-        return self._works[key]
-
-    def _drawn(self, cell: Cell, question: Question) -> list[tuple[DeviceRates, float | None]]:
-        """The central rates and the draws before any what-if, each with its gate sparsity; the same as `intervals`."""
-        key = (cell["hardware"], cell["threads"])
-        if key not in self._draws:
-            rng = np.random.default_rng(self._seed)
-            found: list[tuple[DeviceRates, float | None]] = [(device_rates(question), None)]
-            for _ in range(self._n_samples):
-                found.append((device_rates(question, rng), draw_gate_sparsity(question, rng)))
-            self._draws[key] = found
-        return self._draws[key]
-
-
-def _time_group(decided: Decided, devices: _Devices, group: list[tuple[Cell, Question]]) -> list[_Timed]:
-    """The cells of one capacity and one compute side, which differ in storage and prefetch; one set of sums a draw."""
-    compute_times = devices.compute_times(decided.tokens, *group[0])
-    n_draws = len(compute_times) - 1 - len(COMPUTE_BOUNDS)
-    timed: list[_Timed] = []
-    for index, times in enumerate(compute_times):
-        sums = MissSums(times, decided.histogram)
-        for place, (cell, question) in enumerate(group):
-            rates = devices.rates(cell, question)
-            totals = _totals(sums, rates[index], question)
-            if index == 0:
-                timed.append(_Timed(totals))
-                for bound, doubled in zip(BOUNDS[2:], rates[-2:], strict=True):
-                    timed[place].doubled[bound] = _totals(sums, doubled, question).step_s
-            elif index <= n_draws:
-                timed[place].draws.append(totals.step_s)
-            else:
-                timed[place].doubled[COMPUTE_BOUNDS[index - 1 - n_draws]] = totals.step_s
+def _time_group(decided: list[Decided], devices: Devices, group: list[tuple[Cell, Question]]) -> list[_Timed]:
+    """The cells of one compute side, which differ in capacity, storage and prefetch: all are timed with all."""
+    capacities, storages = list(dict.fromkeys(decided)), {storage_key(cell): (cell, asked) for cell, asked in group}
+    tokens = decided[0].tokens
+    totals = devices.variants(tokens, list(storages.values())).totals(np.array([each.histogram for each in capacities]))
+    n_draws = totals.step_s.shape[1] - 1 - len(BOUNDS)
+    speeds = tokens.n_tokens / totals.step_s[:, : 1 + n_draws]
+    low, high = _interval_ends(speeds)
+    bounds = totals.step_s[:, 1 + n_draws :].argmin(axis=1)
+    places = {key: place for place, key in enumerate(storages)}
+    timed = []
+    for what, (cell, _) in zip(decided, group, strict=True):
+        at = capacities.index(what), places[storage_key(cell)]
+        central = at[0], 0, at[1]
+        step_s, wait_s = float(totals.step_s[central]), float(totals.wait_s[central])
+        n_hidden, bound = int(totals.n_hidden[central]), BOUNDS[bounds[at]]
+        timed.append(_Timed(step_s, wait_s, n_hidden, float(low[at]), float(high[at]), bound))
     return timed
 
 
-def _totals(sums: MissSums, rates: DeviceRates, question: Question) -> Totals:
-    layout = expert_layout(question.model, question.layout)
-    top_k = 0 if question.model.experts is None else question.model.experts.top_k
-    beside = miss_costs(rates, layout.padded_bytes, top_k)
-    return sums.totals(_read_table(rates, layout, top_k), beside, rates, question.prefetch)
+def _interval_ends(speeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n_capacities, n_storages) ends as simulate has them; speeds (n_capacities, 1 + n_draws, n_storages)."""
+    central = speeds[:, 0]
+    if speeds.shape[1] == 1:
+        return central, central
+    low, high = np.quantile(speeds[:, 1:], [(1 - INTERVAL_FRAC) / 2, (1 + INTERVAL_FRAC) / 2], axis=1)
+    return np.minimum(low, central), np.maximum(high, central)
 
 
-@lru_cache(maxsize=8192)
-def _read_table(rates: DeviceRates, layout: ExpertLayout, most: int) -> np.ndarray:
-    """Seconds to read 0, 1, ..., most experts issued at once from idle storage, when nothing else runs."""
-    bursts = [rates.storage.burst_s(n * layout.n_requests, layout.request_bytes) for n in range(1, most + 1)]
-    return np.array([0.0, *bursts])
-
-
-def _row(cell: Cell, question: Question, prepared: Prepared, decided: Decided, timed: _Timed) -> SweepRow:
-    n_tokens, central = decided.tokens.n_tokens, timed.central
-    speed = interval_of(n_tokens / central.step_s, [n_tokens / step_s for step_s in timed.draws])
-    experts = question.model.experts
+def _row(
+    cell: Cell, question: Question, prepared: Prepared, devices: Devices, decided: Decided, timed: _Timed
+) -> SweepRow:
+    n_tokens, experts = decided.tokens.n_tokens, question.model.experts
     n_used = 0 if experts is None else n_tokens * question.model.n_moe_layers * experts.top_k
     return replace(
-        _row_without_times(cell, question, prepared),
-        verdict=prepared.plan.verdict,
-        tokens_per_s=speed.value,
-        tokens_per_s_low=speed.low,
-        tokens_per_s_high=speed.high,
+        _row_without_times(cell, question, prepared, devices),
+        tokens_per_s=n_tokens / timed.step_s,
+        tokens_per_s_low=timed.tokens_per_s_low,
+        tokens_per_s_high=timed.tokens_per_s_high,
         hit_rate=(n_used - decided.n_misses) / n_used if n_used else 1.0,
-        hidden_frac=central.n_hidden / central.n_missed if central.n_missed else 1.0,
-        wait_s_per_token=central.wait_s / n_tokens,
+        hidden_frac=timed.n_hidden / decided.n_missed if decided.n_missed else 1.0,
+        wait_s_per_token=timed.wait_s / n_tokens,
         bytes_read_per_token=decided.n_misses * prepared.layout.padded_bytes / n_tokens,
-        bound_by=min(BOUNDS, key=timed.doubled.__getitem__),
+        bound_by=timed.bound_by,
         hits=n_used - decided.n_misses,
         misses=decided.n_misses,
     )
 
 
-def _row_without_times(cell: Cell, question: Question, prepared: Prepared | InputError) -> SweepRow:
+def _row_without_times(cell: Cell, question: Question, prepared: Prepared | InputError, devices: Devices) -> SweepRow:
     """The inputs of a scenario that cannot run or that nobody can ask, and why."""
     if isinstance(prepared, InputError):
         return failed_row(cell, prepared, question)
-    plan, rates = prepared.plan, with_what_ifs(question, device_rates(question))
+    plan, rates = prepared.plan, devices.central(cell, question)
     inputs = _inputs(cell, question)
     in_force = {
         "storage_read_bytes_per_s": rates.sequential_read_bytes_per_s,

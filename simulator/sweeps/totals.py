@@ -10,9 +10,10 @@ speeds v of compute and w of reads while both run, the sums of engine_fast's equ
 where a and r hold what m misses cost attention and reads beside each other, and a bubble brings its wake-up.
 
 So prefix sums of counts and of a over the pairs in ascending a give every storage speed by one search each.
+The loops are compiled: simulator/sweeps/miss_kernels.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ from simulator import costs
 from simulator.model.spec import ModelSpec
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Step
+from simulator.sweeps.miss_kernels import STEP, WAIT, add_all_waits, add_waits, count_misses, sum_before
+from simulator.sweeps.replay import StepColumns
 
 
 class CountedTokens:
@@ -31,24 +34,48 @@ class CountedTokens:
         self, model: ModelSpec, steps: Sequence[Step], is_counted: np.ndarray, lm_head_predictor: bool
     ) -> None:
         self.model, self.is_counted, self.lm_head_predictor = model, is_counted, lm_head_predictor
-        counted = [steps[index] for index in np.flatnonzero(is_counted).tolist()]
-        self.n_tokens, self.n_logits = len(counted), sum(step.has_logits for step in counted)
-        contexts, self.context_index = np.unique([step.context for step in counted], return_inverse=True)
+        columns = StepColumns.of(steps)
+        self.n_tokens, self.n_logits = int(is_counted.sum()), int(columns.has_logits[is_counted].sum())
+        contexts, self.context_index = np.unique(columns.contexts[is_counted], return_inverse=True)
         self.contexts, self.n_per_context = contexts.tolist(), np.bincount(self.context_index)
         kinds = costs.representative_layers(model)
         self.kinds = sorted(set(kinds))
-        moe = [kinds[layer] for layer in model.moe_layer_ids]
-        self.moe_layers = {kind: np.flatnonzero(np.array(moe) == kind) for kind in self.kinds}
+        moe = np.array([kinds[layer] for layer in model.moe_layer_ids], np.int64)
+        self.moe_layers = {kind: np.flatnonzero(moe == kind) for kind in self.kinds}
         self.n_dense = {kind: kinds.count(kind) - len(self.moe_layers[kind]) for kind in self.kinds}
+        self._kind_of = np.searchsorted(self.kinds, moe)
+
+    @property
+    def width(self) -> int:
+        """Numbers of misses that a decode row can have: 0 to top_k."""
+        return 1 if self.model.experts is None else self.model.experts.top_k + 1
+
+    def histograms(self, blocks: Iterable[tuple[int, np.ndarray]], n_capacities: int) -> np.ndarray:
+        """
+        int64 (n_capacities, n_kinds, n_contexts, width): the counted pairs by kind, context and misses.
+
+        blocks: (first row, misses (n_rows, n_capacities)) of whole steps, row step * n_moe_layers + layer.
+        """
+        context_of = np.full(len(self.is_counted), -1)
+        context_of[self.is_counted] = self.context_index
+        out = np.zeros((len(self.contexts), n_capacities, len(self.kinds), self.width), np.uint32)
+        n_layers = len(self._kind_of)
+        for first, n_misses in blocks:
+            of_block = context_of[first // n_layers : (first + len(n_misses)) // n_layers]
+            count_misses(n_misses, n_layers, self._kind_of, of_block, out)
+        return np.ascontiguousarray(out.transpose(1, 2, 0, 3).astype(np.int64))
 
     def histogram(self, n_misses: np.ndarray) -> dict[int, np.ndarray]:
-        """kind -> int64 (n_contexts, most misses + 1): the pairs of the counted rows (n_tokens, n_moe_layers)."""
-        width, found = int(n_misses.max(initial=0)) + 1, {}
-        for kind, layers in self.moe_layers.items():
-            counts = np.zeros(len(self.contexts) * width, np.int64)
-            for layer in layers:
-                counts += np.bincount(self.context_index * width + n_misses[:, layer], minlength=len(counts))
-            found[kind] = counts.reshape(len(self.contexts), width)
+        """kind -> int64 (n_contexts, width): the pairs of the counted rows (n_tokens, n_moe_layers)."""
+        out = np.zeros((len(self.contexts), 1, len(self.kinds), self.width), np.uint32)
+        count_misses(n_misses.reshape(-1, 1), len(self._kind_of), self._kind_of, self.context_index, out)
+        return {kind: out[:, 0, place].astype(np.int64) for place, kind in enumerate(self.kinds)}
+
+    def all_held(self) -> np.ndarray:
+        """int64 (n_kinds, n_contexts, width): the histogram where nothing is ever missing."""
+        found = np.zeros((len(self.kinds), len(self.contexts), self.width), np.int64)
+        for place, kind in enumerate(self.kinds):
+            found[place, :, 0] = self.n_per_context * len(self.moe_layers[kind])
         return found
 
 
@@ -111,40 +138,65 @@ class MissSums:
     """Prefix sums over one histogram and one set of compute times; `totals` then costs a search a storage."""
 
     def __init__(self, times: ComputeTimes, histogram: dict[int, np.ndarray]) -> None:
-        self._total_s = times.total_s
+        self._total_s, self._n_missed = times.total_s, 0
         self._kinds = []
         for kind, counts in histogram.items():
-            ordered, attention_s = counts[times.orders[kind]], times.attention_s[kind]
-            n_below = _prefix(ordered)
-            attention_below_s = _prefix(ordered * attention_s[:, None])
-            self._kinds.append((attention_s, n_below, attention_below_s))
+            shape = (counts.shape[0] + 1, counts.shape[1])
+            n_below, below_s = np.empty(shape, np.int64), np.empty(shape)
+            sum_before(counts, times.orders[kind], times.attention_s[kind], n_below, below_s)
+            self._n_missed += int(n_below[-1, 1:].sum())
+            self._kinds.append((times.attention_s[kind], n_below, below_s))
 
     def totals(self, read_s: np.ndarray, beside: costs.MissCosts, rates: DeviceRates, prefetch_policy: str) -> Totals:
         """read_s: seconds to read 0, 1, ... experts at once, at least as many as were ever missing; so is beside."""
         v, w = rates.contended_compute_frac, rates.contended_read_frac
-        prefetched = prefetch_policy == PRE_ATTENTION
-        step_s, wait_s, n_hidden, n_missed = self._total_s, 0.0, 0, 0
-        for attention_s, n_below, attention_below_s in self._kinds:
-            width = n_below.shape[1]
-            columns, reads, wake_s = np.arange(1, width), read_s[1:width], beside.wake_s[1:width]
-            n_all = n_below[-1, 1:]
-            n_missed += int(n_all.sum())
-            if not prefetched:
-                n = n_below[np.searchsorted(attention_s, reads), columns]
-                n_hidden += int((n_all - n).sum())
-                wait_s += float(reads @ n_all)
-                step_s += float(wake_s @ n_all)
-                continue
-            issue_s, reads = beside.issue_s[1:width], reads + beside.delay_s[1:width]
-            edge = np.searchsorted(attention_s, reads * v / w - issue_s)
-            n = n_below[edge, columns]
-            n_hidden += int((n_all - n).sum())
-            below_s = attention_below_s[edge, columns] + n * issue_s
-            wait_s += float(reads @ n - w / v * below_s.sum())
-            step_s += float((1 - v) * (below_s.sum() / v + reads @ (n_all - n) / w) + issue_s @ n_all + wake_s @ n)
-        return Totals(step_s + wait_s, wait_s, n_hidden, n_missed)
+        seconds, table = np.zeros(2), cost_table(read_s, beside)
+        n_hidden = sum(add_waits(*sums, v, w, prefetch_policy == PRE_ATTENTION, table, seconds) for sums in self._kinds)
+        wait_s = float(seconds[WAIT])
+        return Totals(self._total_s + float(seconds[STEP]) + wait_s, wait_s, int(n_hidden), self._n_missed)
 
 
-def _prefix(columns: np.ndarray) -> np.ndarray:
-    """Row i: the sums of the rows before i; one row more than given."""
-    return np.concatenate([np.zeros((1, columns.shape[1]), columns.dtype), np.cumsum(columns, axis=0)])
+def cost_table(read_s: np.ndarray, beside: costs.MissCosts) -> np.ndarray:
+    """float64 (4, len(read_s)): what 0, 1, ... misses cost, in the order of miss_kernels.ISSUE."""
+    return np.stack([beside.issue_s, beside.delay_s, beside.wake_s, read_s])
+
+
+@dataclass(frozen=True, eq=False)
+class Variants:
+    """
+    A device with several storages, in several variants each (the central figures, draws, a resource doubled).
+
+    times: of the compute sides; times_of int64 (n_variants,): which of them a variant has;
+    speeds (n_variants, n_storages, 2): of compute and of reads while both run; tables (n_variants, n_storages, 4,
+    width): see cost_table; prefetched bool (n_storages,)
+    """
+
+    times: Sequence[ComputeTimes]
+    times_of: np.ndarray
+    speeds: np.ndarray
+    tables: np.ndarray
+    prefetched: np.ndarray
+
+    def totals(self, histograms: np.ndarray) -> "ManyTotals":
+        """The totals of histograms int64 (n_capacities, n_kinds, n_contexts, width)."""
+        shape = (len(histograms), *self.speeds.shape[:2])
+        seconds, n_hidden = np.zeros((*shape, 2)), np.zeros(shape, np.int64)
+        room = (histograms.shape[2] + 1, histograms.shape[3])
+        orders = np.array([list(times.orders.values()) for times in self.times])
+        attention_s = np.array([list(times.attention_s.values()) for times in self.times])
+        add_all_waits(
+            histograms, orders, attention_s, self.times_of, self.speeds, self.prefetched, self.tables,
+            np.empty(room, np.int64), np.empty(room), seconds, n_hidden,
+        )  # fmt: skip
+        total_s = np.array([times.total_s for times in self.times])[self.times_of]
+        wait_s = seconds[..., WAIT]
+        return ManyTotals(total_s[:, None] + seconds[..., STEP] + wait_s, wait_s, n_hidden)
+
+
+@dataclass(frozen=True, eq=False)
+class ManyTotals:
+    """Totals (n_capacities, n_variants, n_storages); see Totals."""
+
+    step_s: np.ndarray
+    wait_s: np.ndarray
+    n_hidden: np.ndarray

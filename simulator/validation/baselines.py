@@ -25,6 +25,7 @@ from simulator.validation.cell_result import CellComparison, Conditions
 from simulator.validation.result import LeftOut
 
 FEWEST_TO_FIT = 3  # cells: two parameters and one to spare
+OF_NO_TIME = 1e6  # error of a law that says that a token takes no time: above every other, and still a number
 
 CONDITIONS: dict[str, Callable[[Conditions], str]] = {
     "model class": lambda c: c.model_class,
@@ -66,23 +67,34 @@ def _token_work(scenario: Scenario, step: Step) -> tuple[float, float]:
     return sum(work.n_bytes for work in works), sum(work.n_flop for work in works)
 
 
-def leave_one_out(cells: Sequence[CellComparison]) -> tuple[LeftOut, ...]:
-    """For each value of each condition: the cells that have it, predicted by us and by laws fitted on the others."""
+def leave_one_out(cells: Sequence[CellComparison], at_state: Sequence[CellComparison] = ()) -> tuple[LeftOut, ...]:
+    """
+    For each value of each condition: the cells that have it, predicted by us and by laws fitted on the others.
+
+    at_state: the cells predicted at the machine's state; only the errors of these stand beside.
+    """
     rows = []
     for condition, value_of in CONDITIONS.items():
         values = list(dict.fromkeys(value_of(cell.conditions) for cell in cells))
         if len(values) > 1:  # a condition that does not vary leaves nothing to fit
-            rows += [_left_out(cells, condition, value, value_of) for value in values]
+            rows += [_left_out(cells, at_state, condition, value, value_of) for value in values]
     return tuple(rows)
 
 
 def _left_out(
-    cells: Sequence[CellComparison], condition: str, value: str, value_of: Callable[[Conditions], str]
+    cells: Sequence[CellComparison],
+    at_state: Sequence[CellComparison],
+    condition: str,
+    value: str,
+    value_of: Callable[[Conditions], str],
 ) -> LeftOut:
     held = [cell for cell in cells if value_of(cell.conditions) == value]
     fitted = [cell for cell in cells if value_of(cell.conditions) != value]
     laws = {name: law_errors(fitted, held, x_of) for name, x_of in LAWS.items()}
-    return LeftOut(condition, value, len(held), len(fitted), _spread([cell.error_frac for cell in held]), **laws)
+    ours = _spread([cell.error_frac for cell in held])
+    errors = [cell.error_frac for cell in at_state if value_of(cell.conditions) == value]
+    here = _spread(errors) if errors else None
+    return LeftOut(condition, value, len(held), len(fitted), ours, **laws, ours_at_state=here)
 
 
 def law_errors(
@@ -96,7 +108,7 @@ def law_errors(
         same = [other for other in fitted if other.conditions.model_class == cell.conditions.model_class]
         a, b = fit_law(same if len(same) >= FEWEST_TO_FIT else fitted, x_of)
         predicted_s = a + b * x_of(cell)
-        errors.append(1 / (predicted_s * cell.measured_tokens_per_s) - 1 if predicted_s > 0 else np.inf)
+        errors.append(1 / (predicted_s * cell.measured_tokens_per_s) - 1 if predicted_s > 0 else OF_NO_TIME)
     return _spread(errors)
 
 

@@ -93,10 +93,16 @@ class Verdicts:
 
     @property
     def balanced_frac(self) -> float | None:
-        """Mean of the shares found among the measured hidden and among the measured waiting pairs, where there are."""
+        """Mean of the shares found among the measured hidden and the measured waiting pairs, None without both."""
         n_hidden, n_waits = self.hidden_hidden + self.hidden_waits, self.waits_hidden + self.waits_waits
-        shares = [found / n for found, n in ((self.hidden_hidden, n_hidden), (self.waits_waits, n_waits)) if n]
-        return sum(shares) / len(shares) if shares else None
+        if not n_hidden or not n_waits:
+            return None
+        return (self.hidden_hidden / n_hidden + self.waits_waits / n_waits) / 2
+
+    @property
+    def has_one_class(self) -> bool:
+        """Whether there are pairs and all were measured alike, so that no accuracy means anything."""
+        return self.n_pairs > 0 and self.balanced_frac is None
 
     @property
     def majority_frac(self) -> float | None:
@@ -132,7 +138,9 @@ class RunComparison:
     of all layers, which runs beside them; miss_wait_s: the part of the wait in layers with a miss, the rest is the cost
     of asking the cache; attention_alone_s, attention_reading_s: mean of one layer without and with a
     miss, None where there is none; read_ratio: measured median of t_prefetch / t_attention where there is a miss;
-    prompt_s: prompt to first logits, None where the run had no prompt; naive_tokens_per_s: see baselines.py.
+    prompt_s: prompt to first logits, None where the run had no prompt; naive_tokens_per_s: see baselines.py;
+    noise_frac: standard error of measured_tokens_per_s from the run's own tokens, margin: of a clear verdict, both see
+    run_noise.py; held_out_tokens_per_s: predicted without the model's own shape, None where that cannot be.
     """
 
     repeat: int
@@ -159,6 +167,9 @@ class RunComparison:
     measured_prompt_s: float | None
     gate_sparsity: float | None
     steal_frac: float | None = None
+    noise_frac: float = 0.0
+    margin: float = 0.0
+    held_out_tokens_per_s: float | None = None
 
     @property
     def error_frac(self) -> float:
@@ -171,9 +182,11 @@ class CellComparison:
     """
     A cell over its repeats: medians of the speeds, means of times, sums of verdicts.
 
-    noise_frac: (max - min) / median of the measured tokens/s, None with a single run; in_interval: whether the measured
-    median lies in the predicted interval; cell_class: see tables.py; wait_frac: measured share of the
-    time that waits for missing experts; reason: what is most off, in words.
+    noise_frac: (max - min) / median of measured / predicted tokens/s over the runs, None with a single run;
+    run_noise_frac: median standard error within a run; in_interval: whether the measured median lies in the predicted
+    interval, in_interval_with_noise: whether in that widened by the runs' own noise; held_out_error_frac: error without
+    the model's own shape, None where that cannot be; cell_class: see tables.py; wait_frac: measured share of the time
+    that waits for missing experts; reason: what is most off, in words.
     """
 
     cell: str
@@ -183,7 +196,10 @@ class CellComparison:
     measured_tokens_per_s: float
     error_frac: float
     noise_frac: float | None
+    run_noise_frac: float
     in_interval: bool
+    in_interval_with_noise: bool
+    held_out_error_frac: float | None
     naive_tokens_per_s: float
     naive_error_frac: float
     wait_frac: float
@@ -199,6 +215,14 @@ class CellComparison:
     verdicts: Verdicts
     clear_verdicts: Verdicts
     runs: tuple[RunComparison, ...]
+
+    def as_short_json(self) -> dict[str, Any]:
+        """What another prediction of the same cell says: speed, error, and what is most off."""
+        names = ("predicted", "error", "noise", "in_interval", "in_interval_with_noise", "worst_op", "reason",
+                 "error_s_per_token", "reads_s_per_token", "hidden_frac", "verdicts", "clear_verdicts")  # fmt: skip
+        document = self.as_json()
+        runs = [run.error_frac for run in self.runs]
+        return {**{name: document[name] for name in names}, "run_errors": runs}
 
     @property
     def counts_equal(self) -> bool:
@@ -220,7 +244,10 @@ class CellComparison:
             "measured": {"tokens_per_s": self.measured_tokens_per_s},
             "error": self.error_frac,
             "noise": self.noise_frac,
+            "run_noise": self.run_noise_frac,
             "in_interval": self.in_interval,
+            "in_interval_with_noise": self.in_interval_with_noise,
+            "without_own_shape_error": self.held_out_error_frac,
             "naive": {"tokens_per_s": self.naive_tokens_per_s, "error": self.naive_error_frac},
             "slots": asdict(self.runs[0].slots),
             "wait_frac": self.wait_frac,
@@ -261,4 +288,5 @@ def _run_json(run: RunComparison) -> dict[str, Any]:
         "measured": {"tokens_per_s": run.measured_tokens_per_s, **dict(zip(names, run.counts.measured, strict=True))},
         "error": run.error_frac,
         "steal_frac": run.steal_frac,
+        "noise": run.noise_frac,
     }

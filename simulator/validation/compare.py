@@ -14,19 +14,21 @@ from simulator.validation.baselines import naive_tokens_per_s
 from simulator.validation.cell_result import CountPair, LayerComparison, Pair, RunComparison, Verdicts
 from simulator.validation.grid_cells import MeasuredRun
 from simulator.validation.predict import Prediction, gate_sparsity
+from simulator.validation.run_noise import boundary_margin, standard_error_frac
 from traces.op_record import NO_LAYER, OPS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TOKEN_OPS = tuple(op for op in OPS if op != "read")  # they tile a token's time
-# A verdict is clear where the two measured times differ by more than this share of the longer one: single operations
-# of some 0.1 ms repeat to several per cent on a machine that does other things too.
-NOISE_MARGIN_FRAC = 0.10
 
 
-def compare(run: MeasuredRun, prediction: Prediction) -> RunComparison:
-    """All figures of a run beside the predicted ones. Raises InputError where the records do not fit together."""
+def compare(run: MeasuredRun, prediction: Prediction, held_out_tokens_per_s: float | None = None) -> RunComparison:
+    """
+    All figures of a run beside the predicted ones; held_out_tokens_per_s: see held_out.py.
+
+    Raises InputError where the records do not fit together.
+    """
     measured = op_table(run.records(), run.first_counted)
     predicted = op_table(prediction.records, run.first_counted)
     if not measured.index.equals(predicted.index):
@@ -40,7 +42,7 @@ def compare(run: MeasuredRun, prediction: Prediction) -> RunComparison:
     predicted_moe, measured_moe = _moe_rows(predicted), _moe_rows(measured)
     missed = measured_moe["n_misses"] > 0
     counts = CountPair(_counts(predicted), _counts(measured))
-    rate = prediction.read_bytes_per_s
+    rate, margin = prediction.read_bytes_per_s, boundary_margin(measured_moe)
     return RunComparison(
         repeat=run.cell.repeat,
         order=run.cell.order,
@@ -60,14 +62,17 @@ def compare(run: MeasuredRun, prediction: Prediction) -> RunComparison:
         attention_alone_s=_mean_pair(predicted_moe, measured_moe, ~missed),
         attention_reading_s=_mean_pair(predicted_moe, measured_moe, missed),
         layers=_layers(predicted_moe, measured_moe),
-        verdicts=verdicts(predicted_moe, measured_moe, margin_frac=0.0),
-        clear_verdicts=verdicts(predicted_moe, measured_moe, margin_frac=NOISE_MARGIN_FRAC),
+        verdicts=verdicts(predicted_moe, measured_moe, margin=0.0),
+        clear_verdicts=verdicts(predicted_moe, measured_moe, margin=margin),
         read_ratio=_read_ratio(measured_moe),
         n_prompt=run.n_prefill,
         prompt_s=prediction.prompt_s,
         measured_prompt_s=run.result.prompt_s if run.n_prefill else None,
         gate_sparsity=gate_sparsity(run),
         steal_frac=run.cell.steal_frac,
+        noise_frac=standard_error_frac(_token_s(measured), _token_s(predicted)),
+        margin=margin,
+        held_out_tokens_per_s=held_out_tokens_per_s,
     )
 
 
@@ -87,15 +92,15 @@ def op_table(records: "pd.DataFrame", first_token: int) -> "pd.DataFrame":
     return table
 
 
-def verdicts(predicted: "pd.DataFrame", measured: "pd.DataFrame", *, margin_frac: float) -> Verdicts:
+def verdicts(predicted: "pd.DataFrame", measured: "pd.DataFrame", *, margin: float) -> Verdicts:
     """
     Both sides' t_attention >= t_prefetch on the rows with a miss on both.
 
-    With a margin only where the measured |t_prefetch - t_attention| exceeds this share of the longer of the two.
+    With a margin only where the measured |ln(t_prefetch / t_attention)| is at least that.
     """
     attention, read = measured["attention"], measured["read"]
-    longer = np.maximum(attention, read)
-    used = (measured["n_misses"] > 0) & (predicted["n_misses"] > 0) & ((read - attention).abs() >= margin_frac * longer)
+    shorter, longer = np.minimum(attention, read), np.maximum(attention, read)
+    used = (measured["n_misses"] > 0) & (predicted["n_misses"] > 0) & (longer >= shorter * np.exp(margin))
     hidden = (attention >= read)[used].to_numpy()
     says_hidden = (predicted["attention"] >= predicted["read"])[used].to_numpy()
     return Verdicts(
@@ -104,6 +109,11 @@ def verdicts(predicted: "pd.DataFrame", measured: "pd.DataFrame", *, margin_frac
         int((~hidden & says_hidden).sum()),
         int((~hidden & ~says_hidden).sum()),
     )
+
+
+def _token_s(table: "pd.DataFrame") -> np.ndarray:
+    """Seconds of each token (n,)."""
+    return table[list(TOKEN_OPS)].sum(axis=1).groupby(level="token").sum().to_numpy()
 
 
 def _moe_rows(table: "pd.DataFrame") -> "pd.DataFrame":

@@ -1,6 +1,6 @@
 """Did the machine change while the grid ran? Repeats of one cell in time order, and the profile measured again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,12 +12,15 @@ FEWEST_POINTS = 3  # a line through two points has no error
 
 
 def drift(
-    cells: Sequence[CellComparison], before: HardwareProfile | None = None, after: HardwareProfile | None = None
+    cells: Sequence[CellComparison],
+    before: HardwareProfile | None = None,
+    after: HardwareProfile | None = None,
+    spots: Mapping[str, float] | None = None,
 ) -> Drift:
     """
     Every run of a cell with repeats against its cell's median, in time order, and a line through them.
 
-    The conditions cancel out of the ratio, so what is left is the machine's state and noise.
+    The conditions cancel out of the ratio, so what is left is the machine's state and noise.  spots: see grid_drift.
     """
     points = sorted(
         (
@@ -31,7 +34,7 @@ def drift(
         key=lambda point: (point.order, point.cell, point.repeat),
     )
     slope, error = _line(points)
-    return Drift(tuple(points), slope, error, reprobe(before, after))
+    return Drift(tuple(points), slope, error, reprobe(before, after), dict(spots or {}))
 
 
 def reprobe(before: HardwareProfile | None, after: HardwareProfile | None) -> dict[str, float]:

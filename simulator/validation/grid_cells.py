@@ -25,6 +25,7 @@ from simulator.model.catalog import load_model_spec
 from simulator.model.imports.dispatch import import_model
 from simulator.model.spec import ModelSpec
 from simulator.validation.cell_result import Conditions
+from simulator.validation.machine_state import SpotPair
 from traces.op_record import OPS, OpRecord
 from traces.routing_trace import PREFILL, RoutingTrace
 from traces.store import read_trace
@@ -39,11 +40,24 @@ Count = Annotated[int, Field(strict=True, ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+Spots = dict[str, Positive]  # seconds of each spot check by its name
+
+
+class SpotFile(BaseModel):
+    """The spot checks before and after a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    before: Spots
+    after: Spots
+
+
 class CellFile(BaseModel):
     """
     cell.json: the conditions of one run and its place in the shuffled order; who runs a grid may note more.
 
-    n_prompt: tokens that the run fed itself; steal_frac: share of processor time that a host gave to others meanwhile.
+    n_prompt: tokens that the run fed itself; steal_frac: share of processor time that a host gave to others meanwhile;
+    code: fingerprint of the code that ran; spin_count: how long idle threads of a parallel loop spin.
     """
 
     model_config = ConfigDict(frozen=True, protected_namespaces=())
@@ -67,6 +81,14 @@ class CellFile(BaseModel):
     started_at: str
     seconds: Annotated[float, Field(ge=0)]
     steal_frac: Annotated[float, Field(ge=0, le=1)] | None = None
+    spot_checks: SpotFile | None = None
+    code: str | None = None
+    spin_count: str | None = None
+
+    @property
+    def spots(self) -> SpotPair | None:
+        """The spot checks around the run, None where none were taken."""
+        return None if self.spot_checks is None else SpotPair(self.spot_checks.before, self.spot_checks.after)
 
     def conditions(self) -> Conditions:
         """What the cell varies."""

@@ -2,7 +2,9 @@
 The prediction for one measured run: the probed profile, the model, and the routing that the run recorded.
 
 Of the run itself only counts are taken: the routing trace, the share of gates that were zero, its conditions.  No
-measured time enters, neither of this run nor of any other run of the grid.
+measured time enters, neither of this run nor of any other run of the grid.  Two predictions are made: the forecast,
+from the profile as it was probed, and one at the machine's state around the run, which spot checks tell (see
+machine_state.py).
 """
 
 from dataclasses import dataclass, replace
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hardware_profiles.rates import DeviceRates
 from hardware_profiles.schema import HardwareProfile
 from moeplan.errors import InputError
 from simulator.engine_fast import Decisions, FastEngine
@@ -18,11 +21,12 @@ from simulator.expert_layout import expert_layout
 from simulator.memory import MemoryPlan, plan_memory
 from simulator.model.size import file_bytes
 from simulator.model.spec import GateSparsity, ModelSpec
-from simulator.question import Prepared, Question, prepare
+from simulator.question import Prepared, Question, device_rates, draw_gate_sparsity, prepare, with_what_ifs
 from simulator.result import Interval
 from simulator.scenario import Scenario
-from simulator.simulate import N_SAMPLES, intervals
+from simulator.simulate import N_SAMPLES, interval_of, tokens_per_s
 from simulator.validation.grid_cells import MeasuredRun
+from simulator.validation.machine_state import AS_PROBED, MachineState
 from traces.op_record import records_frame
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ class Prediction:
     """
 
     scenario: Scenario
+    decisions: Decisions
     n_slots: int
     speed: Interval
     prompt_s: Interval | None
@@ -49,8 +54,18 @@ class Prediction:
     read_bytes_per_s: float
 
 
-def predict(run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile, n_samples: int = N_SAMPLES) -> Prediction:
-    """The prediction for a run. Raises InputError where the model cannot run as the run says it did."""
+def predict(
+    run: MeasuredRun,
+    spec: ModelSpec,
+    profile: HardwareProfile,
+    n_samples: int = N_SAMPLES,
+    state: MachineState = AS_PROBED,
+) -> Prediction:
+    """
+    The prediction for a run on the profile's machine in a state, with an interval of n_samples draws of both spreads.
+
+    Raises InputError where the model cannot run as the run says it did.
+    """
     question = run_question(run, spec, profile)
     prepared, plan = prepare(question), runtime_plan(question, capacity_of(run))
     if prepared.scenario is None or plan.verdict == "cannot_run":
@@ -58,11 +73,50 @@ def predict(run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile, n_sampl
         raise InputError(str(run.folder), "must be a run that the memory plan allows", arithmetic)
     # the plan keeps keys that have left the window, as the runtime does; attention reads those in the window alone
     model = question.model.model_copy(update={"attention": spec.attention})
-    scenario = replace(prepared.scenario, model=model, n_slots=plan.n_slots, preloaded=plan.verdict == "resident")
+    scenario = replace(
+        prepared.scenario,
+        model=model,
+        n_slots=plan.n_slots,
+        preloaded=plan.verdict == "resident",
+        rates=_rates(question, state),
+    )
     timeline, records = simulate_with_records(scenario)
-    fast = FastEngine(scenario, Decisions(timeline.n_misses, timeline.n_used))
-    speed, prompt_s = intervals(fast, question, n_samples, SEED, _prompt(scenario))
-    return Prediction(scenario, plan.n_slots, speed, prompt_s, records_frame(records), _read_rate(prepared))
+    decisions = Decisions(timeline.n_misses, timeline.n_used)
+    speed, prompt_s = _intervals(FastEngine(scenario, decisions), question, state, n_samples)
+    rate = _read_rate(prepared)
+    return Prediction(scenario, decisions, plan.n_slots, speed, prompt_s, records_frame(records), rate)
+
+
+def held_out_speed(
+    run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile, state: MachineState, prediction: Prediction
+) -> float:
+    """Decode tokens/s from another profile of the machine, with the decisions of a prediction that is there."""
+    rates = _rates(run_question(run, spec, profile), state)
+    scenario = replace(prediction.scenario, rates=rates)
+    return tokens_per_s(FastEngine(scenario, prediction.decisions).timeline(rates), scenario.is_counted)
+
+
+def _rates(question: Question, state: MachineState, rng: np.random.Generator | None = None) -> DeviceRates:
+    """The device's rates in a state, central or one draw of the profile's spreads; a limiter does not change."""
+    return with_what_ifs(question, state.on(device_rates(question, rng)))
+
+
+def _intervals(
+    fast: FastEngine, question: Question, state: MachineState, n_samples: int
+) -> tuple[Interval, Interval | None]:
+    """Decode tokens/s and seconds of the prompt with their 80 % intervals; the prompt is None where there is none."""
+    rng, counted, prompt = np.random.default_rng(SEED), fast.scenario.is_counted, _prompt(fast.scenario)
+    speeds, firsts = [], []
+    for _ in range(n_samples):
+        drawn, sparsity = _rates(question, state.drawn(rng), rng), draw_gate_sparsity(question, rng)
+        speeds.append(tokens_per_s(fast.timeline(drawn, sparsity), counted))
+        if prompt is not None:
+            firsts.append(float(prompt.timeline(drawn, sparsity).step_s.sum()))
+    central = fast.scenario.rates
+    speed = interval_of(tokens_per_s(fast.timeline(central), counted), speeds)
+    if prompt is None:
+        return speed, None
+    return speed, interval_of(float(prompt.timeline(central).step_s.sum()), firsts)
 
 
 def run_question(run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile) -> Question:

@@ -33,6 +33,9 @@ class GroupSummary:
     naive_median_abs_error_frac: float | None
     naive_p90_abs_error_frac: float | None
     median_noise_frac: float | None
+    coverage_with_noise_frac: float | None
+    median_run_noise_frac: float | None
+    held_out_median_abs_error_frac: float | None
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class LeftOut:
     """
     The cells that have one value of one condition: our errors, and those of laws fitted on all other cells.
 
-    law_*: median and 90th percentile of the absolute error, None where too few cells are left to fit.
+    ours_at_state: our errors at the machine's state, None without spot checks.  law_*: median and 90th percentile of
+    the absolute error, None where too few cells are left to fit.
     """
 
     condition: str
@@ -51,6 +55,7 @@ class LeftOut:
     law_miss_rate: tuple[float, float] | None
     law_bytes: tuple[float, float] | None
     law_read_s: tuple[float, float] | None
+    ours_at_state: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,35 +89,87 @@ class Drift:
 
     slope_frac: change of speed from the first run to the last, by a line through speed_ratio (0.05: 5 % faster at the
     end), with its standard error, None below three repeated runs; reprobe: figures of the profile measured after the
-    last cell over those before the first.
+    last cell over those before the first; spots: by spot check, how far the machine went from the probe, the standard
+    deviation of the logarithm about zero.
     """
 
     points: tuple[DriftPoint, ...]
     slope_frac: float | None
     slope_error_frac: float | None
     reprobe: dict[str, float] = field(default_factory=dict)
+    spots: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class ValidationResult:
-    """All cells and what they say together. provenance: command line, machine, date and the like, name to text."""
+class View:
+    """All cells under one of the two predictions, and what they say together."""
 
     cells: tuple[CellComparison, ...]
     groups: tuple[GroupSummary, ...]
-    left_out: tuple[LeftOut, ...]
     prefill: tuple[PrefillRow, ...]
     verdicts: Verdicts
     clear_verdicts: Verdicts
     boundary_verdicts: Verdicts
+
+    def group(self, name: str, *, quiet: bool) -> GroupSummary:
+        """The summary of a group by its name."""
+        return next(group for group in self.groups if (group.group, group.quiet) == (name, quiet))
+
+    def summary_json(self) -> dict[str, Any]:
+        """The figures of the contract, and what stands behind them."""
+        every = self.group("all", quiet=False)
+        return {
+            "median_abs_error_frac": every.median_abs_error_frac,
+            "p90_abs_error_frac": every.p90_abs_error_frac,
+            "verdict_agreement_frac": self.clear_verdicts.balanced_frac,
+            "interval_coverage_frac": every.interval_coverage_frac,
+            "verdicts": {
+                "all": self.verdicts.as_json(),
+                "clear": self.clear_verdicts.as_json(),
+                "boundary_cells": self.boundary_verdicts.as_json(),
+            },
+            "groups": [asdict(group) for group in self.groups],
+            "prefill": [asdict(row) for row in self.prefill],
+        }
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """
+    All cells and what they say together.
+
+    forecast: predicted from the profile alone; at_state: the same cells predicted at the machine's state around each
+    run, None where no spot checks were taken.  provenance: command line, machine, date and the like, name to text.
+    """
+
+    forecast: View
+    at_state: View | None
+    left_out: tuple[LeftOut, ...]
     n_boundary_cells: int
     drift: Drift
     rules: dict[str, str]
     provenance: dict[str, str]
     warnings: tuple[str, ...] = ()
 
-    def group(self, name: str, *, quiet: bool) -> GroupSummary:
-        """The summary of a group by its name."""
-        return next(group for group in self.groups if (group.group, group.quiet) == (name, quiet))
+    @property
+    def cells(self) -> tuple[CellComparison, ...]:
+        """The cells of the forecast, which are all."""
+        return self.forecast.cells
+
+    @property
+    def views(self) -> dict[str, View]:
+        """The predictions that were made, by name."""
+        return {"forecast": self.forecast} | ({} if self.at_state is None else {"at state": self.at_state})
+
+    @property
+    def sharpest(self) -> View:
+        """The prediction that tells most of the model and least of the machine's drift."""
+        return self.forecast if self.at_state is None else self.at_state
+
+    def cell_at_state(self, name: str) -> CellComparison | None:
+        """A cell under the prediction at the machine's state."""
+        cells = () if self.at_state is None else self.at_state.cells
+        return next((cell for cell in cells if cell.cell == name), None)
 
     @property
     def counts_equal(self) -> bool:
@@ -125,38 +182,33 @@ class ValidationResult:
         return all(cell.bytes_equal for cell in self.cells)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values; the headline errors are those over all cells, `groups` has the quiet ones beside."""
-        every = self.group("all", quiet=False)
+        """Plain JSON values; the headline errors are the forecast's over all cells, `at_state` has the others."""
         document = {
             "schema_version": SCHEMA_VERSION,
             "n_cells": len(self.cells),
             "n_runs": sum(len(cell.runs) for cell in self.cells),
             "counts_equal": self.counts_equal,
             "bytes_equal": self.bytes_equal,
-            "median_abs_error_frac": every.median_abs_error_frac,
-            "p90_abs_error_frac": every.p90_abs_error_frac,
-            "verdict_agreement_frac": self.clear_verdicts.balanced_frac,
-            "interval_coverage_frac": every.interval_coverage_frac,
-            "verdicts": {
-                "all": self.verdicts.as_json(),
-                "clear": self.clear_verdicts.as_json(),
-                "boundary_cells": self.boundary_verdicts.as_json(),
-            },
+            **self.forecast.summary_json(),
+            "at_state": None if self.at_state is None else self.at_state.summary_json(),
             "n_boundary_cells": self.n_boundary_cells,
-            "groups": [asdict(group) for group in self.groups],
             "left_out": [asdict(row) for row in self.left_out],
-            "prefill": [asdict(row) for row in self.prefill],
             "drift": {
                 "slope_frac": self.drift.slope_frac,
                 "slope_error_frac": self.drift.slope_error_frac,
                 "reprobe": self.drift.reprobe,
+                "spots": self.drift.spots,
             },
             "rules": self.rules,
             "provenance": self.provenance,
             "warnings": list(self.warnings),
-            "cells": [cell.as_json() for cell in self.cells],
+            "cells": [self._cell_json(cell) for cell in self.cells],
         }
         return {key: _rounded(value) for key, value in document.items()}
+
+    def _cell_json(self, cell: CellComparison) -> dict[str, Any]:
+        at_state = self.cell_at_state(cell.cell)
+        return {**cell.as_json(), "at_state": None if at_state is None else at_state.as_short_json()}
 
 
 def _rounded(value: Any) -> Any:

@@ -1,10 +1,12 @@
 """From compared runs to cells, classes and summaries."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 
 import numpy as np
 
+from hardware_profiles.schema_base import Z_80
 from moeplan.quantity import format_seconds
 from simulator.result import Interval
 from simulator.validation.cell_result import CellComparison, Conditions, LayerComparison, Pair, RunComparison, Verdicts
@@ -17,29 +19,43 @@ QUIET_NOISE_FRAC = 0.05  # a cell is quiet where its own runs spread by less tha
 BOUNDARY_RATIOS = (0.5, 2.0)  # measured median t_prefetch / t_attention of a cell near the boundary
 
 RULES = {
+    "forecast": "the profile measured once, before the grid; its interval: the profile's spreads and, in quadrature, "
+    "how far the spot checks of the whole grid went from the probe (standard deviation of the logarithm about the "
+    "probe, compute and reads apart)",
+    "at_state": "the same profile at the machine's state around the run: compute times and read bursts times the state "
+    "of the spot checks / the probe's time of the same check; the state is the geometric mean of the checks before and "
+    "after the run, smoothed over the grid's checks as far as their own noise asks for it; micro-benchmarks alone, no "
+    "time of any run; its interval: the profile's spreads without their drift and, in quadrature, what is not known of "
+    "the state",
     "error": "predicted / measured - 1 of decode tokens/s, medians over a cell's runs",
-    "noise": "(max - min) / median of the measured tokens/s of a cell's runs",
+    "noise": "(max - min) / median of measured / predicted over a cell's runs; of the forecast, whose prediction is "
+    "the same for each, that is the spread of the measured tokens/s",
+    "run_noise": "standard error of a run's mean token time from its own tokens, with their autocorrelation",
+    "without_own_shape": "the kernel rows of exactly the model's own sizes left out, so that its times come from other "
+    "shapes; empty where no shape lies on each side",
     "classes": "by the measured share of decode time that waits for missing experts: compute-bound below 5 %, "
     "storage-bound above 40 %, balanced between",
     "quiet": "cells whose noise is below 5 %",
     "verdicts": "t_attention >= t_prefetch on (token, layer) pairs with a miss, in cells that read beside attention; "
-    "clear: the measured times differ by at least 10 % of the longer; verdict_agreement_frac is the balanced accuracy "
-    "on clear pairs",
+    "clear: the logarithms of the measured times differ by at least 1.645 standard deviations of their own noise in "
+    "that run; verdict_agreement_frac is the balanced accuracy on clear pairs",
     "boundary": "cells whose measured median t_prefetch / t_attention lies between 0.5 and 2",
     "naive": "1 / max(a token's bytes / RAM bandwidth, FLOP / GEMV rate, bytes read / read rate); same profile, the "
     "rates of the cell's number of threads",
     "laws": "tokens/s = 1 / (a + b x), a and b >= 0 by least squares of the relative error on the cells without the "
     "value, by model class where three remain; x: miss rate, bytes read, or bytes read / read rate",
-    "prediction": "the profile measured before the grid, the recorded routing and the share of zero gates of the run; "
-    "no measured time of the grid",
+    "prediction": "the profile, the recorded routing and the share of zero gates of the run; no time of any run",
 }
 
 
 def cell_comparison(cell: str, conditions: Conditions, runs: Sequence[RunComparison]) -> CellComparison:
     """A cell over its runs."""
-    measured = median(run.measured_tokens_per_s for run in runs)
-    predicted = Interval(*(median(getattr(run.speed, end) for run in runs) for end in ("value", "low", "high")))
-    naive = median(run.naive_tokens_per_s for run in runs)
+    measured = log_median(run.measured_tokens_per_s for run in runs)
+    ends = (_median_ratio(runs, end) * measured for end in ("value", "low", "high"))
+    predicted = Interval(*ends)
+    run_noise = median(run.noise_frac for run in runs)
+    held_out = [run.held_out_tokens_per_s for run in runs]
+    naive = log_median(run.naive_tokens_per_s for run in runs)
     ops = _mean_ops(runs)
     wait_frac = mean_pair([run.miss_wait_s for run in runs]).measured / sum(pair.measured for pair in ops.values())
     hits, misses, n_bytes = (sum(run.counts.measured[i] for run in runs) for i in range(3))
@@ -52,8 +68,11 @@ def cell_comparison(cell: str, conditions: Conditions, runs: Sequence[RunCompari
         predicted=predicted,
         measured_tokens_per_s=measured,
         error_frac=predicted.value / measured - 1,
-        noise_frac=spread_frac([run.measured_tokens_per_s for run in runs]),
-        in_interval=predicted.low <= measured <= predicted.high,
+        noise_frac=spread_frac([run.measured_tokens_per_s / run.speed.value for run in runs]),
+        run_noise_frac=run_noise,
+        in_interval=is_inside(measured, predicted),
+        in_interval_with_noise=is_inside(measured, widened(predicted, run_noise / math.sqrt(len(runs)))),
+        held_out_error_frac=_held_out_error(runs) if None not in held_out else None,
         naive_tokens_per_s=naive,
         naive_error_frac=naive / measured - 1,
         wait_frac=wait_frac,
@@ -70,6 +89,34 @@ def cell_comparison(cell: str, conditions: Conditions, runs: Sequence[RunCompari
         clear_verdicts=total_verdicts(run.clear_verdicts for run in runs),
         runs=tuple(runs),
     )
+
+
+def log_median(values: Iterable[float]) -> float:
+    """Median, of an even number the geometric mean of the middle two: that of ratios is the ratio of that."""
+    ordered = sorted(values)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return min(max(low, math.sqrt(low * high)), high)
+
+
+def _median_ratio(runs: Sequence[RunComparison], end: str) -> float:
+    """Median over runs of predicted / measured; one by one, as predictions at the machine's state differ by run."""
+    return log_median(getattr(run.speed, end) / run.measured_tokens_per_s for run in runs)
+
+
+def _held_out_error(runs: Sequence[RunComparison]) -> float:
+    return log_median((run.held_out_tokens_per_s or 0) / run.measured_tokens_per_s for run in runs) - 1
+
+
+def is_inside(value: float, interval: Interval) -> bool:
+    """Whether a value lies in an interval."""
+    return interval.low <= value <= interval.high
+
+
+def widened(interval: Interval, sigma: float) -> Interval:
+    """The 80 % interval with another spread, a standard deviation of the logarithm, in quadrature on each side."""
+    below, above = math.log(interval.value / interval.low), math.log(interval.high / interval.value)
+    low, high = (math.exp(math.hypot(side, Z_80 * sigma)) for side in (below, above))
+    return Interval(interval.value, interval.value / low, interval.value * high)
 
 
 def class_of(wait_frac: float) -> str:
@@ -134,9 +181,10 @@ def is_quiet(cell: CellComparison) -> bool:
 
 def _summary(name: str, quiet: bool, cells: list[CellComparison]) -> GroupSummary:
     if not cells:
-        return GroupSummary(name, quiet, 0, None, None, None, None, None, None, None)
+        return GroupSummary(name, quiet, 0, *[None] * 10)
     errors = np.array([cell.error_frac for cell in cells])
     naive = np.abs([cell.naive_error_frac for cell in cells])
+    held_out = [abs(cell.held_out_error_frac) for cell in cells if cell.held_out_error_frac is not None]
     noises = [cell.noise_frac for cell in cells if cell.noise_frac is not None]
     return GroupSummary(
         group=name,
@@ -149,6 +197,9 @@ def _summary(name: str, quiet: bool, cells: list[CellComparison]) -> GroupSummar
         naive_median_abs_error_frac=float(np.median(naive)),
         naive_p90_abs_error_frac=float(np.quantile(naive, 0.9)),
         median_noise_frac=median(noises) if noises else None,
+        coverage_with_noise_frac=fmean(cell.in_interval_with_noise for cell in cells),
+        median_run_noise_frac=median(cell.run_noise_frac for cell in cells),
+        held_out_median_abs_error_frac=median(held_out) if held_out else None,
     )
 
 

@@ -1,8 +1,11 @@
 """validate(grid) -> ValidationResult: every run of a measured grid beside its prediction, and the figures of all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from hardware_profiles.schema import HardwareProfile
 from moeplan.errors import InputError
+from simulator.expert_layout import expert_layout
 from simulator.model.spec import ModelSpec
 from simulator.simulate import N_SAMPLES
 from simulator.validation.baselines import leave_one_out
@@ -10,8 +13,18 @@ from simulator.validation.cell_result import CellComparison, RunComparison
 from simulator.validation.compare import compare
 from simulator.validation.drift import drift
 from simulator.validation.grid_cells import MeasuredGrid, MeasuredRun
-from simulator.validation.predict import predict
-from simulator.validation.result import ValidationResult
+from simulator.validation.held_out import without_shape
+from simulator.validation.machine_state import (
+    GridStates,
+    MachineState,
+    check_names,
+    forecast_state,
+    grid_states,
+    without_drift,
+)
+from simulator.validation.predict import held_out_speed, predict
+from simulator.validation.provenance import machine_of, mixed_conditions
+from simulator.validation.result import ValidationResult, View
 from simulator.validation.tables import (
     RULES,
     cell_comparison,
@@ -23,6 +36,15 @@ from simulator.validation.tables import (
 )
 
 OnRun = Callable[[object], None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """A run under both predictions; at_state: None where no spot checks tell the machine's state."""
+
+    run: MeasuredRun
+    forecast: RunComparison
+    at_state: RunComparison | None
 
 
 def validate(
@@ -37,53 +59,84 @@ def validate(
 
     provenance: command line and the like, to which machine and date of the measurement are added.  Raises InputError.
     """
-    by_cell: dict[str, list[tuple[MeasuredRun, RunComparison]]] = {}
+    checks = grid_states([run.cell.spots for run in grid.runs if run.cell.spots is not None], grid.profile)
+    by_cell: dict[str, list[_Compared]] = {}
     specs: dict[tuple[str, str], ModelSpec] = {}
     for run in grid.runs:
         key = (run.cell.model, run.cell.model_path)
         if key not in specs:
             specs[key] = run.spec(grid.folder)
-        compared = compare(run, predict(run, specs[key], grid.profile, n_samples))
-        by_cell.setdefault(run.cell.cell, []).append((run, compared))
+        by_cell.setdefault(run.cell.cell, []).append(_compared(run, specs[key], grid.profile, checks, n_samples))
         on_run(run)
     cells = tuple(_cell(name, runs) for name, runs in sorted(by_cell.items()))
-    beside = [cell for cell in cells if cell.conditions.prefetch != "none"]  # on demand nothing is ever hidden
+    at_state = tuple(_cell_at_state(name, runs) for name, runs in sorted(by_cell.items()) if _has_state(runs))
     return ValidationResult(
+        forecast=_view(cells),
+        at_state=_view(at_state) if at_state else None,
+        left_out=leave_one_out(cells, at_state),
+        n_boundary_cells=n_boundary_cells(cells),
+        drift=drift(cells, grid.profile, grid.profile_after, checks.drift),
+        rules=RULES,
+        provenance={**(provenance or {}), **machine_of(grid)},
+        warnings=(*grid.warnings, *mixed_conditions(grid), *_few_runs(cells), *_no_state(cells, at_state)),
+    )
+
+
+def _compared(
+    run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile, checks: GridStates, n_samples: int
+) -> _Compared:
+    request_bytes = expert_layout(spec, run.condition("layout")).request_bytes
+    names = check_names(request_bytes, run.cell.threads)
+    forecast = _under(run, spec, profile, forecast_state(checks.drift, names), n_samples)
+    around = run.cell.spots
+    state = None if around is None else checks.around(around, names)
+    if state is None:
+        return _Compared(run, forecast, None)
+    return _Compared(run, forecast, _under(run, spec, without_drift(profile, names), state, n_samples))
+
+
+def _under(
+    run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile, state: MachineState, n_samples: int
+) -> RunComparison:
+    """A run beside its prediction from a profile at a state, and beside that without the model's own shape."""
+    prediction, others = predict(run, spec, profile, n_samples, state), without_shape(profile, spec)
+    held_out = None if others is None else held_out_speed(run, spec, others, state, prediction)
+    return compare(run, prediction, held_out)
+
+
+def _view(cells: tuple[CellComparison, ...]) -> View:
+    beside = [cell for cell in cells if cell.conditions.prefetch != "none"]  # on demand nothing is ever hidden
+    return View(
         cells=cells,
         groups=summaries(cells),
-        left_out=leave_one_out(cells),
         prefill=prefill_rows(cells),
         verdicts=total_verdicts(cell.verdicts for cell in beside),
         clear_verdicts=total_verdicts(cell.clear_verdicts for cell in beside),
         boundary_verdicts=total_verdicts(cell.verdicts for cell in beside if is_boundary(cell)),
-        n_boundary_cells=n_boundary_cells(cells),
-        drift=drift(cells, grid.profile, grid.profile_after),
-        rules=RULES,
-        provenance={**(provenance or {}), **_machine(grid)},
-        warnings=(*grid.warnings, *_few_runs(cells)),
     )
 
 
-def _cell(name: str, runs: list[tuple[MeasuredRun, RunComparison]]) -> CellComparison:
-    first, *others = (run for run, _ in runs)
+def _has_state(runs: Sequence[_Compared]) -> bool:
+    return all(compared.at_state is not None for compared in runs)
+
+
+def _cell_at_state(name: str, runs: Sequence[_Compared]) -> CellComparison:
+    compared = [one.at_state for one in runs if one.at_state is not None]
+    return cell_comparison(name, runs[0].run.cell.conditions(), compared)
+
+
+def _no_state(cells: Sequence[CellComparison], at_state: Sequence[CellComparison]) -> list[str]:
+    n = len(cells) - len(at_state)
+    return [f"{n} of {len(cells)} cells have no spot checks, so the machine's state is not known"] if n else []
+
+
+def _cell(name: str, runs: Sequence[_Compared]) -> CellComparison:
+    first, *others = (one.run for one in runs)
     for run in others:
         if run.cell.conditions() != first.cell.conditions():
             where = str(run.folder / "cell.json")
             raise InputError(where, f"must have the conditions of {first.folder.name}", "others", "rename the cell")
-    return cell_comparison(name, first.cell.conditions(), [compared for _, compared in runs])
-
-
-def _machine(grid: MeasuredGrid) -> dict[str, str]:
-    """The machine and the time, as the runs and the profile tell them."""
-    conditions = grid.runs[0].result.conditions
-    names = ("cpu", "cores", "system", "python", "numpy", "kernels", "file_system", "reads")
-    times = sorted(run.cell.started_at for run in grid.runs)
-    return {
-        "profile": grid.profile.title,
-        **{name: conditions[name] for name in names if name in conditions},
-        "measured_from": times[0],
-        "measured_to": times[-1],
-    }
+    return cell_comparison(name, first.cell.conditions(), [one.forecast for one in runs])
 
 
 def _few_runs(cells: tuple[CellComparison, ...]) -> list[str]:

@@ -3,8 +3,8 @@ Decode fixed token ids with llama.cpp and print one JSON line; a process of its 
 
     python -m parity.decode_llama_cpp MODEL TOKENS.json --n-prompt 16 --threads 2 [--no-repack] [--no-read-ahead]
 
-Beside the speed it says what the process itself was charged for the counted tokens: bytes read from storage and major
-faults, and the anonymous memory that it holds.
+Beside the speed it says what the process itself was charged for the counted tokens: bytes read from storage and pages
+missed, and the anonymous memory that it holds.
 """
 
 import argparse
@@ -47,19 +47,19 @@ def main() -> None:
     if args.no_read_ahead:
         _without_read_ahead(args.model)
     llama.eval(tokens[: args.n_prompt])
-    seconds, read, faults = [], [_bytes_read()], [_major_faults()]
+    seconds, read, misses = [], [_bytes_read()], [_misses()]
     for token in tokens[args.n_prompt :]:
         began = time.perf_counter()
         llama.eval([token])
         seconds.append(time.perf_counter() - began)
         read.append(_bytes_read())
-        faults.append(_major_faults())
+        misses.append(_misses())
     n_warm, n_counted = args.n_warm_up, len(seconds) - args.n_warm_up
     result = {
         "tokens_per_s": n_counted / sum(seconds[n_warm:]),
         "n_counted_tokens": n_counted,
         "bytes_read_per_token": (read[-1] - read[n_warm]) / n_counted,
-        "faults_per_token": (faults[-1] - faults[n_warm]) / n_counted,
+        "misses_per_token": (misses[-1] - misses[n_warm]) / n_counted,
         "anonymous_bytes": _anonymous_bytes(),
         "seconds": seconds,
         "bytes_read": [after - before for before, after in pairwise(read)],
@@ -82,9 +82,16 @@ def _bytes_read() -> int:
     return int(re.search(r"read_bytes: (\d+)", Path("/proc/self/io").read_text())[1])  # type: ignore[index]
 
 
-def _major_faults() -> int:
-    """Field 12 of /proc/self/stat, counted after the process's name, over all its threads."""
-    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[9])
+def _misses() -> int:
+    """
+    Pages that were touched and not in the page cache: `pgmajfault` of the control group, of the system outside of one.
+
+    A process's own count of major faults has in it every wait for a page that another fault is reading.
+    """
+    group = re.search(r"^\d+:memory:(/.+)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    counts = Path(f"/sys/fs/cgroup/memory{group[1]}/memory.stat") if group else None
+    text = (counts if counts and counts.exists() else Path("/proc/vmstat")).read_text()
+    return int(re.search(r"^pgmajfault (\d+)$", text, re.MULTILINE)[1])  # type: ignore[index]
 
 
 def _anonymous_bytes() -> int:

@@ -14,10 +14,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -40,35 +42,33 @@ _LIBC.memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-def device_as_faults_see_it(beside: Path, read_ahead_kib: int | None) -> StorageModel:
+def device_as_faults_see_it(cold: Path, read_ahead_kib: int | None) -> StorageModel:
     """
-    Measured on a file of its own beside another; read_ahead_kib None: no read-ahead.
+    Measured on a file of cold_file; read_ahead_kib None: no read-ahead.
 
     A page takes t1 alone, and two threads together one every t2: the bus b = max(t2, t1 / 2), the latency t1 - b.
     A window of W bytes takes tW: (tW - t1) / (W - 4096) seconds per byte.
     """
-    with _cold_file(beside) as path:
-        one, two = (_run(path, "random", n_threads) for n_threads in (1, 2))
-        bus_s = max(two, one / LANES)
-        if read_ahead_kib is None:
-            return StorageModel(one - bus_s, 0.0, bus_s, 0.0, LANES)
-        with read_ahead(path, read_ahead_kib):
-            window_s = _run(path, "windows", 1)
-        n_bytes = SEQUENTIAL_FACTOR * read_ahead_kib * 1024
-        per_byte_s = max(0.0, window_s - one) / (n_bytes - PAGE_BYTES)
-        return StorageModel(one - bus_s, 0.0, bus_s, per_byte_s, 1)
+    one, two = (_run(cold, "random", n_threads) for n_threads in (1, 2))
+    bus_s = max(two, one / LANES)
+    if read_ahead_kib is None:
+        return StorageModel(one - bus_s, 0.0, bus_s, 0.0, LANES)
+    with read_ahead(cold, read_ahead_kib):
+        window_s = _run(cold, "windows", 1)
+    n_bytes = SEQUENTIAL_FACTOR * read_ahead_kib * 1024
+    per_byte_s = max(0.0, window_s - one) / (n_bytes - PAGE_BYTES)
+    return StorageModel(one - bus_s, 0.0, bus_s, per_byte_s, 1)
 
 
-def _run(path: Path, kind: str, n_threads: int) -> float:
-    """Wall seconds for each read, all threads together."""
-    drop_pages(path)
-    call = [sys.executable, "-m", "parity.fault_costs", str(path), kind, "--threads", str(n_threads)]
-    with memory_limit(LIMIT_BYTES) as enter:
-        return float(measured(call, enter)["seconds_per_read"])
+def middle_of(models: Sequence[StorageModel]) -> StorageModel:
+    """The median of each of the times of several measurements."""
+    times = ("latency_s", "lane_s_per_byte", "request_overhead_s", "bus_s_per_byte")
+    return replace(models[0], **{name: median(getattr(model, name) for model in models) for name in times})
 
 
 @contextmanager
-def _cold_file(beside: Path) -> Iterator[Path]:
+def cold_file(beside: Path) -> Iterator[Path]:
+    """A file of random bytes on the disk of another one, removed afterwards."""
     path, block = beside.with_name("fault-costs.tmp"), os.urandom(2**24)
     try:
         with path.open("wb") as file:
@@ -78,6 +78,14 @@ def _cold_file(beside: Path) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def _run(path: Path, kind: str, n_threads: int) -> float:
+    """Wall seconds for each read, all threads together."""
+    drop_pages(path)
+    call = [sys.executable, "-m", "parity.fault_costs", str(path), kind, "--threads", str(n_threads)]
+    with memory_limit(LIMIT_BYTES) as enter:
+        return float(measured(call, enter)["seconds_per_read"])
 
 
 def _touch(base: int, pages: np.ndarray) -> None:

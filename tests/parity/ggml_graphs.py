@@ -1,18 +1,20 @@
 """
-Just enough of ggml for timing its kernels: tensors with data, graphs of operations, seconds of a graph.
+Just enough of ggml for timing its kernels: tensors with data, graphs of operations, turns of a graph.
 
 The shared libraries are the ones that llama-cpp-python ships, so the kernels are those that llama.cpp runs.
 """
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_bool, c_float, c_int, c_int64, c_size_t, c_void_p
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
 import numpy as np
 
-from parity.undisturbed import undisturbed_s
+from parity.undisturbed import repeated
 
 Tensor = int  # the address of a ggml_tensor
 
@@ -46,6 +48,9 @@ _GRAPH = _declare(_BASE, "ggml_new_graph_custom", _P, _P, c_size_t, c_bool)
 _EXPAND = _declare(_BASE, "ggml_build_forward_expand", None, _P, _P)
 _ALLOCATE = _declare(_BASE, "ggml_backend_alloc_ctx_tensors_from_buft", _P, _P, _P)
 _FREE_BUFFER = _declare(_BASE, "ggml_backend_buffer_free", None, _P)
+_PLAN_NEW = _declare(_BASE, "ggml_gallocr_new", _P, _P)
+_PLAN = _declare(_BASE, "ggml_gallocr_alloc_graph", c_bool, _P, _P)
+_PLAN_FREE = _declare(_BASE, "ggml_gallocr_free", None, _P)
 _SET = _declare(_BASE, "ggml_backend_tensor_set", None, _P, _P, c_size_t, c_size_t)
 _N_BYTES = _declare(_BASE, "ggml_nbytes", c_size_t, _P)
 _QUANTIZE = _declare(_BASE, "ggml_quantize_chunk", c_size_t, c_int, _P, _P, _I, _I, _I, _P)
@@ -135,19 +140,19 @@ class Tensors:
 
 
 class Graph:
-    """Operations on tensors; their outputs lie in a buffer of the graph."""
+    """Operations on tensors; outputs share a buffer as in llama.cpp, where what is used up is written over."""
 
     def __init__(self, n_nodes: int) -> None:
         self._context = _INIT(_Init(META_BYTES, None, True))
         self._graph = _GRAPH(self._context, n_nodes, False)
-        self._buffer = None
+        self._outputs = None
 
     def __enter__(self) -> "Graph":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._buffer:
-            _FREE_BUFFER(self._buffer)
+        if self._outputs:
+            _PLAN_FREE(self._outputs)
         _FREE(self._context)
 
     def __getattr__(self, name: str) -> Any:
@@ -160,13 +165,18 @@ class Graph:
         _EXPAND(self._graph, tensor)
         return tensor
 
-    def seconds(self, n_threads: int) -> float:
-        """Median seconds of the whole graph, after one run that does not count."""
-        if self._buffer is None:
-            self._buffer = _ALLOCATE(self._context, PLAIN_BUFFER)
+    def run(self, n_threads: int) -> None:
+        """All of it, once."""
+        if self._outputs is None:
+            self._outputs = _PLAN_NEW(PLAIN_BUFFER)
+            assert _PLAN(self._outputs, self._graph)
         _THREADS(_BACKEND, n_threads)
+        assert _COMPUTE(_BACKEND, self._graph) == 0
 
-        def once() -> None:
-            assert _COMPUTE(_BACKEND, self._graph) == 0
 
-        return undisturbed_s(once)
+def turn(graphs: Sequence[Graph], n_threads: int) -> list[float]:
+    """Seconds of single graphs, one after the other, round and round."""
+    for graph in graphs:
+        graph.run(n_threads)
+    following = cycle(graphs)
+    return repeated(lambda: next(following).run(n_threads))

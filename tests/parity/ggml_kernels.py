@@ -1,5 +1,5 @@
 """
-llama.cpp's kernels on this machine as a KernelTable: each op of a decode token as small graphs of ggml, timed alone.
+llama.cpp's kernels on this machine as a KernelTable: each op of a decode token as a small graph of ggml, timed alone.
 
     python -m parity.ggml_kernels SPEC.yaml OUTPUT.json [--repack] [--threads 1 2]
 
@@ -11,15 +11,19 @@ Nothing here runs the model.
 
 import argparse
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from statistics import mean, median
+from typing import NamedTuple
 
 import numpy as np
 
 from hardware_profiles.kernel_table import KernelTable
-from parity.ggml_graphs import Graph, Tensors
-from parity.ggml_layer import attend, expert_row, layer_s, normed, places, rotated, routed, stored
+from parity.ggml_graphs import Graph, Tensors, turn
+from parity.ggml_layer import all_layers, attend, expert_row, normed, places, rotated, routed, stored
+from parity.undisturbed import Turn, take_turns
 from simulator.kernel_calls import token_bytes
 from simulator.model import size as model_size
 from simulator.model.catalog import load_model_spec
@@ -29,51 +33,143 @@ from simulator.model.tensor_types import tensor_bytes
 ARENA_BYTES = 256_000_000  # several times a last-level cache
 KV_STEP = 256  # llama.cpp computes attention over multiples of so many keys
 CONTEXTS = (256, 512, 768, 1024, 2048, 2304)
+ROOM = max(CONTEXTS)  # keys that the caches hold
 REPACKED = ("q4_0",)  # what llama.cpp repacks for AVX2
 NO_TIME_S = 1e-12  # of what is measured as part of another op, a table takes no zero
 UNCERTAINTY = 0.1
+LAPS = 8  # over the experts of a layer
+LAYER = "layer"  # all operations of a layer, each fed by the one before: no op of the table
 
 
-@dataclass(frozen=True)
-class Bench:
-    """What is timed: a model's shapes on so many threads, weights repacked or not."""
+class Op(NamedTuple):
+    """What a row of the table is about."""
 
-    model: ModelSpec
-    n_threads: int
-    repack: bool
-
-    @property
-    def arena_bytes(self) -> float:
-        """Bytes that the copies of a weight take together."""
-        return min(ARENA_BYTES, token_bytes(self.model))
-
-    def weights(self, type_name: str) -> Tensors:
-        """Where weights of a type go."""
-        return Tensors(repack=self.repack and type_name in REPACKED)
+    name: str
+    type: str = "f32"
+    size: float = 1
+    count: int = 1
 
 
-def gemv_s(bench: Bench, type_name: str, n_rows: int, n_cols: int) -> float:
-    """A matrix times a vector, its rounding to Q8_0 included."""
-    n_copies = _copies(bench, tensor_bytes(n_rows, n_cols, type_name))
-    with bench.weights(type_name) as weights, Tensors() as inputs, Graph(4 * n_copies) as graph:
+class Timed(NamedTuple):
+    """A graph that does an op so many times, at different places in memory, or several that do so in turn."""
+
+    op: Op
+    graphs: tuple[Graph, ...]
+    n_times: int
+
+
+Key = tuple[int, int]  # which of Kernels.graphs, threads
+
+
+class Kernels:
+    """The graphs of all ops in a model's shapes; repack: weights of REPACKED types in llama.cpp's own order."""
+
+    def __init__(self, model: ModelSpec, repack: bool) -> None:
+        self.model, self._repack, self._stack = model, repack, ExitStack()
+        self.graphs = (
+            *self._gemvs(), self._experts(), *map(self._attend, CONTEXTS), self._attention_rest(), self._router(),
+            self._layer(),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Free all tensors."""
+        self._stack.close()
+
+    def turns(self, threads: Sequence[int]) -> dict[Key, Turn]:
+        """A turn of every graph on every number of threads."""
+        return {
+            (index, n): partial(turn, timed.graphs, n) for index, timed in enumerate(self.graphs) for n in threads
+        }  # fmt: skip
+
+    def table(
+        self, taken: Mapping[Key, Sequence[float]], threads: Sequence[int], step_s: Mapping[int, float]
+    ) -> KernelTable:
+        """From the seconds that the turns took; step_s: threads to the seconds of a step beside its layers."""
+        rows = []
+        for n in threads:
+            seconds = self.op_seconds({index: median(taken[index, n]) for index in range(len(self.graphs))})
+            rows += [self._row(op, n, s) for op, s in seconds.items()]
+            rows.append(self._row(Op("step", size=self.model.hidden_size), n, step_s[n]))
+        head = next(row for row in rows if row["op"] == "gemv" and row["size"] == model_size.lm_head_bytes(self.model))
+        rate = head["size"] / float(head["time"].removesuffix(" s"))
+        return KernelTable.model_validate(
+            {"engine": "llama.cpp", "ram_bandwidth": f"{rate:.6g} B/s", "rows": rows, "kind": "measured",
+             "source": "parity.ggml_kernels on this machine", "uncertainty": UNCERTAINTY}
+        )  # fmt: skip
+
+    def op_seconds(self, graph_s: Mapping[int, float]) -> dict[Op, float]:
+        """
+        Seconds of every op from the seconds of the graphs.
+
+        What a layer takes beyond the sum of its parts is a `row`; where it takes less, each part is so much faster.
+        """
+        alike: dict[Op, list[float]] = {}
+        for index, (op, _, n_times) in enumerate(self.graphs):
+            alike.setdefault(op, []).append(graph_s[index] / n_times)
+        seconds = {op: mean(of_one) for op, of_one in alike.items()}
+        layer_s = seconds.pop(Op(LAYER))
+        parts = self._parts_of_a_layer()
+        sum_s = sum(seconds[op] for op in parts)
+        seconds[Op("row")] = max(NO_TIME_S, layer_s - sum_s)
+        seconds |= {op: seconds[op] * min(1, layer_s / sum_s) for op in parts}
+        width = self.model.attention.n_heads * self.model.attention.head_dim
+        for context in CONTEXTS[1:]:  # a step: all contexts that are rounded up to this one cost the same
+            seconds[Op("attend", size=width * (context - KV_STEP + 1))] = seconds[Op("attend", size=width * context)]
+        return seconds
+
+    def _row(self, op: Op, n_threads: int, seconds: float) -> dict:
+        working_set = f"{token_bytes(self.model):.0f} B"
+        return {
+            "op": op.name, "type": op.type, "size": op.size, "count": op.count, "working_set": working_set,
+            "threads": n_threads, "time": f"{seconds:.6g} s",
+        }  # fmt: skip
+
+    def _parts_of_a_layer(self) -> list[Op]:
+        model, attention = self.model, self.model.attention
+        matrices = [
+            _gemv_op(m.n_rows, m.n_cols, model.tensor_types.attention) for m in model_size.attention_matrices(model)
+        ]
+        names = ("experts", "attention_rest", "router")
+        others = [next(timed.op for timed in self.graphs if timed.op.name == name) for name in names]
+        return [*matrices, *others, Op("attend", size=attention.n_heads * attention.head_dim * KV_STEP)]
+
+    def _new_tensors(self, type_name: str = "f32") -> Tensors:
+        return self._stack.enter_context(Tensors(repack=self._repack and type_name in REPACKED))
+
+    def _new_graph(self, n_nodes: int) -> Graph:
+        return self._stack.enter_context(Graph(n_nodes))
+
+    def _gemvs(self) -> list[Timed]:
+        """Every shape of a matrix once; shapes of the same bytes are one op."""
+        model, types = self.model, self.model.tensor_types
+        head_type = types.embedding if model.tied_embeddings else types.lm_head
+        shapes = {(types.attention, m.n_rows, m.n_cols) for m in model_size.attention_matrices(model)}
+        shapes.add((head_type, model.vocab_size, model.hidden_size))
+        return [self._gemv(*shape) for shape in sorted(shapes)]
+
+    def _gemv(self, type_name: str, n_rows: int, n_cols: int) -> Timed:
+        """A matrix times a vector, its rounding to Q8_0 included."""
+        arena_bytes = min(ARENA_BYTES, token_bytes(self.model))
+        n_copies = int(max(1, min(400, arena_bytes // tensor_bytes(n_rows, n_cols, type_name))))
+        weights, inputs = self._new_tensors(type_name), self._new_tensors()
+        graph = self._new_graph(4 * n_copies)
         matrices = [weights.random(type_name, n_cols, n_rows) for _ in range(n_copies)]
         x = inputs.random("f32", n_cols, 1)
         weights.allocate()
         inputs.allocate()
         for matrix in matrices:
             graph.run_last(graph.mul_mat(matrix, x))
-        return graph.seconds(bench.n_threads) / n_copies
+        return Timed(_gemv_op(n_rows, n_cols, type_name), (graph,), n_copies)
 
-
-def experts_s(bench: Bench) -> float:
-    """A row of experts for one token."""
-    model, experts = bench.model, bench.model.experts
-    assert experts is not None
-    hidden, ffn, n, k = model.hidden_size, experts.ffn_size, experts.n_experts, experts.top_k
-    kind = model.tensor_types.experts
-    all_bytes = model.n_moe_layers * n * model_size.expert_bytes(model)
-    n_layers = max(1, round(min(ARENA_BYTES, all_bytes) / (n * model_size.expert_bytes(model))))
-    with bench.weights(kind) as weights, Tensors() as inputs, Graph(32 * n_layers * (n // k)) as graph:
+    def _experts(self) -> Timed:
+        """A row of experts for one token."""
+        model, experts = self.model, self.model.experts
+        assert experts is not None
+        hidden, ffn, n, k = model.hidden_size, experts.ffn_size, experts.n_experts, experts.top_k
+        kind, expert_bytes = model.tensor_types.experts, model_size.expert_bytes(model)
+        n_layers = max(1, min(model.n_moe_layers, round(ARENA_BYTES / (n * expert_bytes))))
+        weights, inputs = self._new_tensors(kind), self._new_tensors()
+        graph = self._new_graph(32 * n_layers * (n // k))
         shapes = ((hidden, ffn), (hidden, ffn), (ffn, hidden))
         layers = [tuple(weights.random(kind, *shape, n) for shape in shapes) for _ in range(n_layers)]
         x, shares = inputs.random("f32", hidden, 1, 1), inputs.random("f32", 1, k, 1)
@@ -85,31 +181,30 @@ def experts_s(bench: Bench) -> float:
         for j in range(n_rows):  # a lap over all layers before a layer comes again
             for layer, ids in zip(layers, rows, strict=True):
                 expert_row(graph, model, layer, x, ids[j], shares)
-        return graph.seconds(bench.n_threads) / (n_layers * n_rows)
+        return Timed(Op("experts", kind, expert_bytes, k), (graph,), n_layers * n_rows)
 
-
-def attend_s(bench: Bench, n_keys: int) -> float:
-    """Scores, softmax and mix of one token over a cache of n_keys, without flash attention."""
-    model, attention, room = bench.model, bench.model.attention, max(CONTEXTS)
-    width = attention.head_dim * attention.n_kv_heads
-    with Tensors() as inputs, Graph(12 * model.n_layers) as graph:
-        caches = [(inputs.random("f16", width, room), inputs.random("f16", room, width)) for _ in range(model.n_layers)]
-        q, mask = inputs.random("f32", attention.head_dim, attention.n_heads, 1), places(inputs, model, n_keys).mask
+    def _attend(self, n_keys: int) -> Timed:
+        """Scores, softmax and mix of one token over a cache of n_keys, without flash attention."""
+        model, attention = self.model, self.model.attention
+        width, n = attention.head_dim * attention.n_kv_heads, model.n_layers
+        inputs, graph = self._new_tensors(), self._new_graph(12 * n)
+        caches = [(inputs.random("f16", width, ROOM), inputs.random("f16", ROOM, width)) for _ in range(n)]
+        q = inputs.random("f32", attention.head_dim, attention.n_heads, 1)
+        mask = places(inputs, model, n_keys, ROOM).mask
         inputs.allocate()
         for cache in caches:
-            attend(graph, model, q, cache, mask, (n_keys, room))
-        return graph.seconds(bench.n_threads) / model.n_layers
+            attend(graph, model, q, cache, mask, (n_keys, ROOM))
+        return Timed(Op("attend", size=attention.n_heads * attention.head_dim * n_keys), (graph,), n)
 
-
-def attention_rest_s(bench: Bench) -> float:
-    """Both norms, RoPE where a layer has it, keys and values into the cache, both sums of the residual."""
-    model, attention = bench.model, bench.model.attention
-    head, n_heads, n_kv, hidden = attention.head_dim, attention.n_heads, attention.n_kv_heads, model.hidden_size
-    with Tensors() as inputs, Graph(32 * model.n_layers) as graph:
+    def _attention_rest(self) -> Timed:
+        """Both norms, RoPE where a layer has it, keys and values into the cache, both sums of the residual."""
+        model, attention = self.model, self.model.attention
+        head, n_heads, n_kv, hidden = attention.head_dim, attention.n_heads, attention.n_kv_heads, model.hidden_size
+        inputs, graph = self._new_tensors(), self._new_graph(32 * model.n_layers)
         x, gain = inputs.random("f32", hidden, 1), inputs.random("f32", hidden)
         q, k, v = (inputs.random("f32", head, n, 1) for n in (n_heads, n_kv, n_kv))
-        at, width = places(inputs, model, KV_STEP), head * n_kv
-        shapes = ((width, KV_STEP), (1, width * KV_STEP))
+        at, width = places(inputs, model, KV_STEP, ROOM), head * n_kv
+        shapes = ((width, ROOM), (1, width * ROOM))
         caches = [(inputs.random("f16", *shapes[0]), inputs.random("f16", *shapes[1])) for _ in range(model.n_layers)]
         inputs.allocate()
         for layer, cache in enumerate(caches):
@@ -120,92 +215,37 @@ def attention_rest_s(bench: Bench) -> float:
             stored(graph, model, k_now, v, cache, at)
             summed = graph.run_last(graph.add(z, x))
             graph.run_last(graph.add(normed(graph, summed, gain), summed))
-        return graph.seconds(bench.n_threads) / model.n_layers
+        return Timed(Op("attention_rest", size=hidden), (graph,), model.n_layers)
 
-
-def router_s(bench: Bench) -> float:
-    """Scores of all experts, sigmoid, the top k and their normalised weights."""
-    model, experts = bench.model, bench.model.experts
-    assert experts is not None
-    with Tensors() as inputs, Graph(20 * model.n_moe_layers) as graph:
+    def _router(self) -> Timed:
+        """Scores of all experts, sigmoid, the top k and their normalised weights."""
+        model, experts = self.model, self.model.experts
+        assert experts is not None
+        inputs, graph = self._new_tensors(), self._new_graph(20 * model.n_moe_layers)
         matrices = [inputs.random("f32", model.hidden_size, experts.n_experts) for _ in range(model.n_moe_layers)]
         x = inputs.random("f32", model.hidden_size, 1)
         inputs.allocate()
         for matrix in matrices:
             routed(graph, model, matrix, x)
-        return graph.seconds(bench.n_threads) / model.n_moe_layers
+        return Timed(Op("router", size=experts.n_experts * model.hidden_size), (graph,), model.n_moe_layers)
+
+    def _layer(self) -> Timed:
+        """
+        All layers; as many with weights of their own as the arena holds, then the same again.
+
+        A layer that is passed LAPS times, by one token or by several, has had most of its experts chosen.
+        """
+        model = self.model
+        layer_bytes = model_size.file_bytes(model) / model.n_layers
+        n_different = max(1, min(model.n_layers, round(ARENA_BYTES / layer_bytes)))
+        n_tokens = -(-LAPS * n_different // model.n_layers)
+        graphs = tuple(self._new_graph(80 * model.n_layers) for _ in range(n_tokens))
+        all_layers(model, self._new_tensors, graphs, n_different, ROOM)
+        return Timed(Op(LAYER), graphs, model.n_layers)
 
 
-def rows_of(bench: Bench, step_s: float) -> list[dict]:
-    """The rows of the table for one number of threads; step_s: what a step costs beside its graph."""
-    model, types = bench.model, bench.model.tensor_types
-    assert model.experts is not None
-    experts, attention = model.experts, model.attention
-    rows: list[dict] = []
-
-    def add(op: str, type_name: str, size: float, seconds: float, count: int = 1) -> None:
-        rows.append(
-            {"op": op, "type": type_name, "size": size, "count": count, "working_set": f"{token_bytes(model):.0f} B",
-             "threads": bench.n_threads, "time": f"{seconds:.6g} s"}
-        )  # fmt: skip
-
-    head_type = types.embedding if model.tied_embeddings else types.lm_head
-    matrices = {(types.attention, m.n_rows, m.n_cols) for m in model_size.attention_matrices(model)}
-    matrices.add((head_type, model.vocab_size, model.hidden_size))
-    for kind, n_bytes in sorted({(kind, tensor_bytes(n_rows, n_cols, kind)) for kind, n_rows, n_cols in matrices}):
-        alike = [
-            shape for shape in sorted(matrices) if (shape[0], tensor_bytes(*shape[1:], shape[0])) == (kind, n_bytes)
-        ]
-        add("gemv", kind, n_bytes, float(np.mean([gemv_s(bench, *shape) for shape in alike])))
-    add("experts", types.experts, model_size.expert_bytes(model), experts_s(bench), experts.top_k)
-    per_key = attention.n_heads * attention.head_dim
-    for context in CONTEXTS:
-        seconds = attend_s(bench, context)
-        # a step: all contexts that are rounded up to this one cost the same
-        add("attend", "f32", per_key * context, seconds)
-        if context > KV_STEP:
-            add("attend", "f32", per_key * (context - KV_STEP + 1), seconds)
-    add("attention_rest", "f32", model.hidden_size, attention_rest_s(bench))
-    add("router", "f32", experts.n_experts * model.hidden_size, router_s(bench))
-    add(
-        "row",
-        "f32",
-        1,
-        max(NO_TIME_S, layer_s(model, bench.weights, bench.n_threads, ARENA_BYTES) - _sum_of(rows, model)),
-    )
-    add("step", "f32", model.hidden_size, step_s)
-    return rows
-
-
-def measured_table(model: ModelSpec, threads: list[int], repack: bool, step_s: Callable[[int], float]) -> KernelTable:
-    """llama.cpp's kernels in a model's shapes; step_s: threads to the seconds of a step beside its graph."""
-    rows = [row for n in threads for row in rows_of(Bench(model, n, repack), step_s(n))]
-    head = next(row for row in rows if row["op"] == "gemv" and row["size"] == model_size.lm_head_bytes(model))
-    rate = head["size"] / float(head["time"].removesuffix(" s"))
-    return KernelTable.model_validate(
-        {"engine": "llama.cpp", "ram_bandwidth": f"{rate:.6g} B/s", "rows": rows, "kind": "measured",
-         "source": "parity.ggml_kernels on this machine", "uncertainty": UNCERTAINTY}
-    )  # fmt: skip
-
-
-def _sum_of(rows: list[dict], model: ModelSpec) -> float:
-    """Seconds of the parts of one layer at KV_STEP keys."""
-
-    def seconds(op: str, size: float) -> float:
-        return next(float(row["time"].removesuffix(" s")) for row in rows if (row["op"], row["size"]) == (op, size))
-
-    assert model.experts is not None
-    kind, attention = model.tensor_types.attention, model.attention
-    matrices = model_size.attention_matrices(model)
-    parts = [("gemv", tensor_bytes(matrix.n_rows, matrix.n_cols, kind)) for matrix in matrices]
-    parts += [("experts", model_size.expert_bytes(model)), ("attention_rest", model.hidden_size)]
-    parts.append(("attend", attention.n_heads * attention.head_dim * KV_STEP))
-    parts.append(("router", model.experts.n_experts * model.hidden_size))
-    return sum(seconds(op, size) for op, size in parts)
-
-
-def _copies(bench: Bench, n_bytes: int) -> int:
-    return int(max(1, min(400, bench.arena_bytes // n_bytes)))
+def _gemv_op(n_rows: int, n_cols: int, type_name: str) -> Op:
+    return Op("gemv", type_name, tensor_bytes(n_rows, n_cols, type_name))
 
 
 def main() -> None:
@@ -216,8 +256,10 @@ def main() -> None:
     parser.add_argument("--repack", action="store_true")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     args = parser.parse_args()
-    rows = [row for n in args.threads for row in rows_of(Bench(load_model_spec(args.model), n, args.repack), NO_TIME_S)]
-    args.output.write_text(json.dumps(rows, indent=1))
+    kernels = Kernels(load_model_spec(args.model), args.repack)
+    taken = take_turns(kernels.turns(args.threads))
+    table = kernels.table(taken, args.threads, dict.fromkeys(args.threads, NO_TIME_S))
+    args.output.write_text(json.dumps([row.model_dump(mode="json") for row in table.rows], indent=1))
 
 
 if __name__ == "__main__":

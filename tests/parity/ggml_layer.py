@@ -6,19 +6,18 @@ and the next operation's weights push out the last one's.  What a layer takes be
 a `row` in the table.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from parity.ggml_graphs import ROPE_NEOX, Graph, Tensor, Tensors
-from simulator.model.size import file_bytes
 from simulator.model.spec import ModelSpec
 
 EPSILON = 1e-6
 F16_BYTES = 2
 F32_BYTES = 4
-N_KEYS = 256  # in the caches of the layers
+N_KEYS = 256  # in use
 SLOT = 77  # where the token's keys and values go
 WEIGHT_FLOOR = 6e-5  # the sum of the chosen weights is clamped to it
 
@@ -45,13 +44,13 @@ class Places(NamedTuple):
     mask: Tensor
 
 
-def places(inputs: Tensors, model: ModelSpec, n_keys: int) -> Places:
-    """The inputs that all layers share."""
+def places(inputs: Tensors, model: ModelSpec, n_keys: int, room: int) -> Places:
+    """The inputs that all layers share; room: keys that the caches hold."""
     width = model.attention.n_kv_heads * model.attention.head_dim
     return Places(
         inputs.filled(np.array([SLOT], np.int32)),
         inputs.filled(np.array([SLOT], np.int64)),
-        inputs.filled(SLOT + n_keys * np.arange(width, dtype=np.int64)),
+        inputs.filled(SLOT + room * np.arange(width, dtype=np.int64)),
         inputs.filled(np.zeros((1, n_keys), np.float32)),
     )
 
@@ -118,29 +117,31 @@ def expert_row(
     return total
 
 
-def layer_s(model: ModelSpec, new_weights: Callable[[str], Tensors], n_threads: int, arena_bytes: float) -> float:
-    """Seconds of a layer at N_KEYS keys; as many different layers as the arena holds, then the same again."""
-    assert model.experts is not None
+def all_layers(
+    model: ModelSpec, new_tensors: Callable[[str], Tensors], graphs: Sequence[Graph], n_different: int, room: int
+) -> None:
+    """
+    Every layer of a model after the other at N_KEYS keys, of which n_different have weights of their own.
+
+    graphs: one for each of several tokens, which choose different experts.
+
+    new_tensors: a place for weights of a type, which lives as long as the graphs; room: keys that the caches hold.
+    """
     types = model.tensor_types
-    n_layers = max(1, min(model.n_layers, round(arena_bytes / (file_bytes(model) / model.n_layers))))
-    with (
-        new_weights(types.attention) as dense,
-        new_weights(types.experts) as banks,
-        Tensors() as inputs,
-        Graph(80 * model.n_layers) as graph,
-    ):
-        layers = [_layer(model, dense, banks, inputs, index) for index in range(n_layers)]
-        at = places(inputs, model, N_KEYS)
-        x = inputs.random("f32", model.hidden_size, 1)
-        for tensors in (dense, banks, inputs):
-            tensors.allocate()
+    dense, banks, inputs = new_tensors(types.attention), new_tensors(types.experts), new_tensors("f32")
+    layers = [_layer(model, (dense, banks, inputs), index, room) for index in range(n_different)]
+    at = places(inputs, model, N_KEYS, room)
+    tokens = [inputs.random("f32", model.hidden_size, 1) for _ in graphs]
+    for tensors in (dense, banks, inputs):
+        tensors.allocate()
+    for graph, x in zip(graphs, tokens, strict=True):
         for index in range(model.n_layers):
-            x = _through(graph, model, layers[index % n_layers], at, x)
-        return graph.seconds(n_threads) / model.n_layers
+            x = _through(graph, model, layers[index % n_different], at, x, room)
 
 
-def _layer(model: ModelSpec, dense: Tensors, banks: Tensors, inputs: Tensors, index: int) -> Layer:
+def _layer(model: ModelSpec, places_of: tuple[Tensors, Tensors, Tensors], index: int, room: int) -> Layer:
     assert model.experts is not None
+    dense, banks, inputs = places_of
     attention, types, hidden, ffn = model.attention, model.tensor_types, model.hidden_size, model.experts.ffn_size
     width, kv_width = attention.n_heads * attention.head_dim, attention.n_kv_heads * attention.head_dim
     n = model.experts.n_experts
@@ -153,13 +154,13 @@ def _layer(model: ModelSpec, dense: Tensors, banks: Tensors, inputs: Tensors, in
         dense.random(types.attention, width, hidden),
         inputs.random("f32", hidden, n),
         (gate, up, down),
-        inputs.random("f16", kv_width, N_KEYS),
-        inputs.random("f16", 1, kv_width * N_KEYS),
+        inputs.random("f16", kv_width, room),
+        inputs.random("f16", 1, kv_width * room),
         "rope" in model.layer_kind(index),
     )
 
 
-def _through(graph: Graph, model: ModelSpec, layer: Layer, at: Places, x: Tensor) -> Tensor:
+def _through(graph: Graph, model: ModelSpec, layer: Layer, at: Places, x: Tensor, room: int) -> Tensor:
     """The residual after the layer, in the order of llama.cpp's graph."""
     assert model.experts is not None
     attention, hidden = model.attention, model.hidden_size
@@ -172,7 +173,7 @@ def _through(graph: Graph, model: ModelSpec, layer: Layer, at: Places, x: Tensor
     if layer.has_rope:
         q, k = rotated(graph, model, q, at.position), rotated(graph, model, k, at.position)
     stored(graph, model, k, v, (layer.keys, layer.values), at)
-    mix = attend(graph, model, q, (layer.keys, layer.values), at.mask, (N_KEYS, N_KEYS))
+    mix = attend(graph, model, q, (layer.keys, layer.values), at.mask, (N_KEYS, room))
     chosen, weights = routed(graph, model, layer.router, x)
     x = graph.run_last(graph.add(graph.mul_mat(layer.output, mix), x))
     z = graph.reshape_3d(normed(graph, x, layer.gain), hidden, 1, 1)

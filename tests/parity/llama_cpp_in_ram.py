@@ -1,74 +1,84 @@
 """
-Decode speed of llama.cpp with all weights in RAM, at several contexts and thread counts in one process.
+Decode of llama.cpp with all weights in RAM, at several contexts and thread counts, in short turns.
 
-The longest prompt is read once, a context is its beginning; after each block of decode tokens the cache is rolled back,
-so that all blocks of a context start from the same keys and values, and thread counts alternate.
+The longest prompt is read once, a context is its beginning: its keys and values are kept and put back before a turn, so
+that all turns of a context start from the same state.
 """
 
+import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import median
 
 import llama_cpp
 import numpy as np
 
 from parity.llama_cpp_engine import patched_defaults
-from parity.undisturbed import MOST_DISTURBED_FRAC, favoured, others_busy_s
+from parity.undisturbed import TURN_S, Turn
 
-N_BLOCK = 8  # decode tokens of a block
-N_BLOCKS = 5  # undisturbed blocks wanted
-N_MOST_BLOCKS = 12  # then the least disturbed ones count
-Speeds = dict[tuple[int, int], list[float]]  # (context, threads) -> tokens/s of the blocks that count
+ROOM = (
+    64  # tokens after a context; llama.cpp computes attention over multiples of 256 keys, so all of them cost the same
+)
+MIN_TOKENS = 4  # that count in a turn; otherwise it lasts TURN_S, as a kernel's does, since caches warm up
+States = Mapping[int, "ctypes.Array[ctypes.c_uint8]"]  # context -> keys and values of its tokens
 
 
 class InRam:
     """A model in llama.cpp, with room for so many tokens."""
 
     def __init__(self, path: Path, n_ctx: int, repack: bool) -> None:
+        self._states: States = {}
+        self._tokens: Sequence[int] = ()
         with patched_defaults(None, repack):
             self._llama = llama_cpp.Llama(
                 model_path=str(path), n_ctx=-(-n_ctx // 256) * 256, n_threads=2, n_threads_batch=2, flash_attn=False,
                 verbose=False,
             )  # fmt: skip
 
-    def speeds(self, tokens: Sequence[int], contexts: Sequence[int], threads: Sequence[int]) -> Speeds:
-        """Tokens/s of N_BLOCKS blocks for each context and number of threads."""
-        result: Speeds = {}
-        self._llama.reset()
-        self._llama.eval(list(tokens[: max(contexts)]))  # touches the weights too, so that no fault is timed
-        for context in sorted(contexts, reverse=True):
-            blocks: dict[int, list[tuple[float, float]]] = {n: [] for n in threads}
-            while any(self._wanted(blocks[n]) for n in threads):
-                for n in threads:
-                    if self._wanted(blocks[n]):
-                        blocks[n].append(self._block(tokens, context, n))
-            for n in threads:
-                best = sorted(blocks[n])[:N_BLOCKS]
-                result[context, n] = [speed for _, speed in best]
-        return result
+    def read(self, tokens: Sequence[int], contexts: Sequence[int], states: States | None = None) -> States:
+        """
+        Read the longest context and keep every context's state; or take those of the same model, weights in another
+        order, which are the same tokens' up to rounding.  Tokens are the prompt and what is decoded after it.
+        """
+        self._tokens = tokens
+        if states is None:
+            kept, n_read = {}, 0
+            self._llama.reset()
+            for context in sorted(contexts):
+                self._llama.eval(list(tokens[n_read:context]))
+                kept[context], n_read = self._state(), context
+            states = kept
+        self._states = states
+        return states
+
+    def turns(self, threads: Sequence[int]) -> dict[tuple[int, int], Turn]:
+        """A turn at every (context, threads)."""
+        return {(context, n): partial(self.turn, context, n) for context in self._states for n in threads}
+
+    def turn(self, context: int, n_threads: int) -> list[float]:
+        """Seconds of a few tokens; the first one, with other threads and a new state, is not counted."""
+        llama_cpp.llama_set_n_threads(self._llama.ctx, n_threads, n_threads)
+        state, seconds = self._states[context], list[float]()
+        if llama_cpp.llama_state_seq_set_data(self._llama.ctx, state, len(state), 0) != len(state):
+            raise SystemExit("llama.cpp did not take the state back")
+        self._llama.n_tokens = context
+        for token in self._tokens[context : context + ROOM]:
+            start = time.perf_counter()
+            self._llama.eval([token])
+            seconds.append(time.perf_counter() - start)
+            if len(seconds) > MIN_TOKENS and sum(seconds[1:]) > TURN_S:
+                break
+        return seconds[1:]
 
     def close(self) -> None:
         """Free the model."""
         self._llama.close()
 
-    def _wanted(self, blocks: list[tuple[float, float]]) -> bool:
-        quiet = sum(others_frac <= MOST_DISTURBED_FRAC for others_frac, _ in blocks)
-        return quiet < N_BLOCKS and len(blocks) < N_MOST_BLOCKS
-
-    def _block(self, tokens: Sequence[int], context: int, n_threads: int) -> tuple[float, float]:
-        """(share of a core that others used, tokens/s); the first token after a change of threads is not counted."""
-        self._llama.n_tokens = context
-        llama_cpp.llama_set_n_threads(self._llama.ctx, n_threads, n_threads)
-        seconds, others, began = [], others_busy_s(), time.perf_counter()
-        with favoured():
-            for token in tokens[context : context + N_BLOCK + 1]:
-                start = time.perf_counter()
-                self._llama.eval([token])
-                seconds.append(time.perf_counter() - start)
-        self._llama.n_tokens = context
-        others_frac = (others_busy_s() - others) / (time.perf_counter() - began)
-        return others_frac, 1 / median(seconds[1:])
+    def _state(self) -> "ctypes.Array[ctypes.c_uint8]":
+        state = (ctypes.c_uint8 * llama_cpp.llama_state_seq_get_size(self._llama.ctx, 0))()
+        llama_cpp.llama_state_seq_get_data(self._llama.ctx, state, len(state), 0)
+        return state
 
 
 def distinct_tokens(vocab_size: int, n_tokens: int) -> list[int]:

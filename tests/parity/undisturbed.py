@@ -1,49 +1,69 @@
 """
-Timing on a machine that others use too: a batch of runs counts only if the rest of the machine was idle meanwhile.
+Timing on a machine that others use too, and whose own speed drifts: short turns, round and round.
 
-Where the system allows it (root), a batch runs at the highest normal priority, a tenth of a second at a time.  A second
-thread that waits at a barrier for one that another program pushed aside makes a graph tens of times slower, so a
-disturbed batch is no noisier figure of the same thing but a figure of something else.
+What is to be compared is timed in turns, one after the other in every round, so that a slow minute of the machine is
+shared by all of it.  A turn counts if the rest of the machine was idle meanwhile, or, where too few such turns come, if
+it is among the least disturbed ones.  Where the system allows it (root), a turn runs at the highest normal priority.  A
+second thread that waits at a barrier for one that another program pushed aside makes a graph tens of times slower, so a
+disturbed turn is no noisier figure of the same thing but a figure of something else.
 """
 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
-BATCH_S = 0.12  # the kernel counts busy time in steps of 10 ms
-N_BATCHES = 3
-MOST_DISTURBED_FRAC = 0.08  # of one core, by others, in a batch that counts
-PATIENCE_S = 1.5  # then the least disturbed batches count
+Name = TypeVar("Name", bound=Hashable)
+Turn = Callable[[], Sequence[float]]  # does what is timed a few times: the seconds of each time that counts
+
+TURN_S = 0.12  # the kernel counts busy time in steps of 10 ms
+N_ROUNDS, N_MOST_ROUNDS = 7, 12
+N_QUIET = 5  # undisturbed turns wanted of everything
+MOST_DISTURBED_FRAC = 0.08  # of one core, by others, in a turn that counts
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
-def undisturbed_s(once: Callable[[], object], n_batches: int = N_BATCHES, patience_s: float = PATIENCE_S) -> float:
-    """Median seconds of one call over the undisturbed batches, the first call not counted."""
+def take_turns(turns: Mapping[Name, Turn]) -> dict[Name, list[float]]:
+    """The median seconds of every turn that counts, in the order of the rounds."""
+    taken: dict[Name, list[tuple[float, float]]] = {name: [] for name in turns}
+    for n_rounds in range(1, N_MOST_ROUNDS + 1):
+        for name, turn in turns.items():
+            taken[name].append(_timed(turn))
+        if n_rounds >= N_ROUNDS and all(_n_quiet(of_one) >= N_QUIET for of_one in taken.values()):
+            break
+    return {name: _that_count(of_one) for name, of_one in taken.items()}
+
+
+def repeated(once: Callable[[], object]) -> list[float]:
+    """A turn of TURN_S seconds: the seconds of every call but the first."""
     once()
-    batches: list[tuple[float, list[float]]] = []
-    until = time.perf_counter() + patience_s
-    while True:
-        batches.append(_batch(once))
-        quiet = [runs for others_frac, runs in batches if others_frac <= MOST_DISTURBED_FRAC]
-        if len(quiet) >= n_batches:
-            return median(run for runs in quiet for run in runs)
-        if time.perf_counter() > until:
-            best = sorted(batches, key=lambda batch: batch[0])[:n_batches]
-            return median(run for _, runs in best for run in runs)
+    began, seconds = time.perf_counter(), list[float]()
+    while not seconds or time.perf_counter() - began < TURN_S:
+        start = time.perf_counter()
+        once()
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
-def _batch(once: Callable[[], object]) -> tuple[float, list[float]]:
-    """(share of one core that others used, seconds of the runs)."""
-    began, others_began, runs = time.perf_counter(), others_busy_s(), list[float]()
+def _timed(turn: Turn) -> tuple[float, float]:
+    """(share of one core that others used, median seconds)."""
+    began, others_began = time.perf_counter(), others_busy_s()
     with favoured():
-        while not runs or time.perf_counter() - began < BATCH_S:
-            start = time.perf_counter()
-            once()
-            runs.append(time.perf_counter() - start)
-    return (others_busy_s() - others_began) / (time.perf_counter() - began), runs
+        seconds = turn()
+    return (others_busy_s() - others_began) / (time.perf_counter() - began), median(seconds)
+
+
+def _n_quiet(taken: list[tuple[float, float]]) -> int:
+    return sum(others_frac <= MOST_DISTURBED_FRAC for others_frac, _ in taken)
+
+
+def _that_count(taken: list[tuple[float, float]]) -> list[float]:
+    """All undisturbed turns, or the N_QUIET least disturbed ones."""
+    limit = max(MOST_DISTURBED_FRAC, sorted(others_frac for others_frac, _ in taken)[N_QUIET - 1])
+    return [seconds for others_frac, seconds in taken if others_frac <= limit]
 
 
 @contextlib.contextmanager

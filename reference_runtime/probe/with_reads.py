@@ -1,0 +1,199 @@
+"""
+Made-up models whose rows miss a known number of experts: what reads cost beside their own time, where they stand.
+
+A layer's row has so many experts that have to be read and takes the others from the cache, on the runtime's own cache,
+readers and forward pass.  The same without a miss is the measure, in the same memory a moment before.
+
+    busy         router + attention + expert FFN
+    span         from the known top-k (or from asking on demand) to the arrival of the last missing expert
+    hand_over    from that arrival to the end of the wait
+
+What is read goes to other memory, as large as the cache, and is not multiplied: the slots keep valid weights.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from gguf import GGMLQuantizationType
+
+from reference_runtime.forward import route
+from reference_runtime.kernels.fast import FastKernels
+from reference_runtime.model import Model
+from reference_runtime.model_config import ModelConfig
+from reference_runtime.op_clock import OpClock
+from reference_runtime.probe.in_situ import dense_weights
+from reference_runtime.probe.memory import MemoryStore, WeightArena
+from reference_runtime.probe.sampling import HICCUP_FRAC, Samples, trimmed_mean
+from reference_runtime.probe.storage import offsets_in
+from reference_runtime.session import Session
+from reference_runtime.streaming.direct_reads import DirectFile, Read
+from reference_runtime.streaming.expert_cache import StreamedExperts
+from reference_runtime.synthetic_model import synthetic_config
+from simulator.expert_layout import ALIGNMENT_BYTES
+from simulator.model.size import expert_bytes
+from simulator.model.spec import ModelSpec
+from simulator.policies import make_policy
+
+MISSES = (1, 2, 4)
+N_LAYERS = 8
+SKIPPED_TOKENS, COUNTED_TOKENS = 1, 4
+PREFETCH = {"on_demand": False, "prefetch": True}
+
+
+class ReadsKey(NamedTuple):
+    """Seconds of a part of a layer (see the top of this file) with so many misses; without one prefetch is all one."""
+
+    shape: str
+    part: str
+    n_misses: int
+    is_prefetch: bool
+    threads: int
+
+
+class ShadowStore(MemoryStore):
+    """A MemoryStore that, once `is_on_file`, reads pieces of a file instead, into other memory."""
+
+    def __init__(self, spec: ModelSpec, n_layers: int, n_experts: int, file: DirectFile, targets: np.ndarray) -> None:
+        """targets: uint8 from a page's start."""
+        super().__init__(spec, GGMLQuantizationType[spec.tensor_types.experts.upper()], n_layers, n_experts)
+        n, rng = self.layout.padded_bytes, np.random.default_rng(3)
+        self._targets, self._file, self.is_on_file = targets, file, False
+        self._places = offsets_in(file.n_bytes, n, rng), offsets_in(len(targets), n, rng)
+
+    def reads(self, layer: int, expert: int, slot: np.ndarray, tag: int, issued_s: float) -> list[Read]:
+        """See ExpertStore."""
+        if not self.is_on_file:
+            return super().reads(layer, expert, slot, tag, issued_s)
+        offset, at, n = next(self._places[0]), next(self._places[1]), len(slot)
+        return [Read(tag, self._file, offset, n, n, self._targets[at : at + n], None, issued_s)]
+
+
+class RowsWithMisses:
+    """
+    A Router (see forward.py) whose rows have a known number of misses in a least-recently-used cache of n_slots.
+
+    All layers use their experts alike, so the newest n_slots / n_layers of a layer, less those of one row, are there,
+    and what is not among as many and those of one row more is not.
+    """
+
+    def __init__(self, n_layers: int, n_slots: int, top_k: int) -> None:
+        self._top_k, self._rng = top_k, np.random.default_rng(0)
+        self._n_there, self._n_maybe = n_slots // n_layers - top_k, n_slots // n_layers + 2 * top_k
+        self.n_experts = self._n_maybe + 2 * top_k  # that each layer needs
+        self._used: list[list[int]] = [list(range(self.n_experts)) for _ in range(n_layers)]  # oldest first
+        self._rows: list[list[list[int]]] = []  # token, layer, row
+
+    def plan(self, n_tokens: int, n_misses: int) -> None:
+        """The rows of the next tokens; made before, so that making them takes no time of the router."""
+        self._rows = [[self.row(layer, n_misses) for layer in range(len(self._used))] for _ in range(n_tokens)]
+
+    def row(self, layer: int, n_misses: int) -> list[int]:
+        """The next row of a layer, which counts as used."""
+        used = self._used[layer]
+        there = self._rng.choice(used[-self._n_there :], self._top_k - n_misses, replace=False).tolist()
+        absent = used[: len(used) - self._n_maybe][:n_misses]
+        row = [*there, *absent]
+        self._used[layer] = [expert for expert in used if expert not in row] + row
+        return row
+
+    def choose(
+        self, layer: int, scores: np.ndarray, first_position: int, config: ModelConfig
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See forward.Router."""
+        _, weights = route(scores, config)
+        return np.array([self._rows[first_position][layer]]), weights
+
+
+class ModelWithReads:
+    """A made-up model of a shape on a cache that holds half of its experts, or what the arena's bytes allow."""
+
+    def __init__(self, spec: ModelSpec, arena_bytes: int, arena: WeightArena, file: DirectFile) -> None:
+        """
+        arena: of the dense weights; what is read goes over its experts.  Raises InputError where the system has not so
+        much memory.
+        """
+        assert spec.experts is not None
+        top_k = spec.experts.top_k
+        n_layers = max(1, min(N_LAYERS, spec.n_layers, arena_bytes // (3 * top_k * expert_bytes(spec))))
+        own = spec.n_layers * spec.experts.n_experts
+        n_slots = max(3 * n_layers * top_k, min(own // 2, arena_bytes // expert_bytes(spec)))
+        self.spec, self._misses = spec, [n for n in MISSES if n <= top_k]
+        self._config = replace(synthetic_config(spec, 0), n_layers=n_layers)
+        kind = GGMLQuantizationType[spec.tensor_types.attention.upper()]
+        self._dense = dense_weights(self._config, kind, arena)
+        self._router = RowsWithMisses(n_layers, n_slots, top_k)
+        n_target_bytes = -(-n_slots * expert_bytes(spec) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        targets = arena.for_experts[:n_target_bytes]
+        self._store = ShadowStore(spec, n_layers, self._router.n_experts, file, targets)
+        self.expert_bytes = self._store.layout.padded_bytes
+        policy = make_policy("lru", n_slots, n_layers)
+        self._experts = StreamedExperts(self._store, policy, n_slots=n_slots, top_k=top_k)
+        self._fill(n_layers)
+
+    def measure(self, kernels: FastKernels, samples: Samples) -> None:
+        """One sample of each part for each number of misses, with prefetch and on demand."""
+        passes = [(0, True), *((n, is_prefetch) for n in self._misses for is_prefetch in PREFETCH.values())]
+        for n_misses, is_prefetch in passes:
+            clock = OpClock()
+            self._experts.on_row, self._experts.prefetch = clock.row_read, is_prefetch
+            model = Model(self._config, self._dense, self._experts, kernels)
+            n_tokens = SKIPPED_TOKENS + COUNTED_TOKENS
+            session = Session(model, n_tokens, router=self._router, watch=clock)
+            self._router.plan(n_tokens, n_misses)
+            for token in range(n_tokens):
+                session.feed([token])
+            n_skipped = SKIPPED_TOKENS * self._config.n_layers
+            for part, seconds in layer_parts(clock, n_misses, n_skipped).items():
+                key = ReadsKey(self.spec.name, part, n_misses, is_prefetch, kernels.n_threads)
+                samples.add(key, trimmed_mean(seconds, HICCUP_FRAC))
+
+    def close(self) -> None:
+        """Stop the readers."""
+        self._experts.close()
+
+    def _fill(self, n_layers: int) -> None:
+        """Valid weights into every slot, and the cache into the state that the router knows."""
+        for expert in range(self._router.n_experts):
+            for layer in range(n_layers):
+                self._experts.request(layer, [expert])
+                for _ in self._experts.waves(layer, [expert]):
+                    pass
+        self._store.is_on_file = True
+
+
+def layer_parts(clock: OpClock, n_misses: int, n_skipped: int) -> dict[str, list[float]]:
+    """Seconds of each part in every layer but the first n_skipped that has just n_misses; see the top of this file."""
+    found: dict[str, list[float]] = {"busy": [], "span": [], "hand_over": []}
+    for ends, reads in list(zip(_layer_ends(clock), clock.reads, strict=True))[n_skipped:]:
+        if reads.n_misses == n_misses:
+            began, _, attention, wait, expert_ffn = ends
+            found["busy"].append(attention - began + expert_ffn - wait)
+            found["span"].append(reads.arrived_s - reads.issued_s)
+            found["hand_over"].append(wait - max(attention, reads.arrived_s))
+    return found
+
+
+def _layer_ends(clock: OpClock) -> Iterator[tuple[float, ...]]:
+    """(begin, end of router, attention, wait, expert FFN) of each layer."""
+    marks = clock.marks
+    for i, (op, _, _) in enumerate(marks):
+        if op == "router":
+            yield tuple(end_s for _, _, end_s in marks[i - 1 : i + 4])
+
+
+@contextmanager
+def models_with_reads(
+    shapes: Sequence[ModelSpec], arena_bytes: int, arena: WeightArena, file: DirectFile
+) -> Iterator[list[ModelWithReads]]:
+    """The shapes as models. Raises InputError where the system has not so much memory."""
+    models: list[ModelWithReads] = []
+    try:
+        for spec in shapes:
+            models.append(ModelWithReads(spec, arena_bytes, arena, file))
+        yield models
+    finally:
+        for model in models:
+            model.close()

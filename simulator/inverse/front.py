@@ -1,0 +1,62 @@
+"""
+The Pareto front of RAM against storage speed: for every RAM cap of a grid the least speed that meets a target.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from moeplan.quantity import format_bytes, format_rate
+from simulator.inverse.caps import CapGrid
+from simulator.inverse.rates import rate_grid
+from simulator.inverse.search import first_reaching, thinned
+from simulator.inverse.speeds import Speeds, faster_storage_never_slower
+from simulator.question import Question, available_ram_bytes
+from simulator.result import Front, FrontPoint
+
+N_FRONT_CAPS = 33  # RAM caps from the floor to all experts: 3 % of them a step
+
+Speed = Callable[[Question], float]
+
+
+def pareto_front(speeds: Speeds, target: float) -> Front:
+    """The points that no other point of the grid beats in both RAM and storage, central and cautious."""
+    question = speeds.question
+    all_caps = CapGrid(speeds, question).caps
+    caps = sorted({all_caps[0], *thinned(all_caps, N_FRONT_CAPS)})
+    rates = rate_grid(question.profile.ram.peak_bandwidth.value)
+    is_monotone = faster_storage_never_slower(question)
+    speeds.decide([replace(question, ram_cap_bytes=cap) for cap in caps])
+
+    def least_rates(speed: Speed) -> list[tuple[int, float]]:
+        """(cap, least rate) of the front: a larger cap stands in it where a slower storage does with it."""
+        found: list[tuple[int, float]] = []
+        for cap in caps:
+            asked = replace(question, ram_cap_bytes=cap)
+            # a cap that needs no slower storage than a smaller one is beaten by it, so only slower ones are searched
+            slower = [rate for rate in rates if not found or rate < found[-1][1]]
+            rate = first_reaching([slower], _with_rate(asked, speed, target), is_monotone=is_monotone)
+            if rate is not None:
+                found.append((cap, rate))
+        return found
+
+    def points(speed: Speed) -> tuple[FrontPoint, ...]:
+        return tuple(_point(speeds, cap, rate) for cap, rate in least_rates(speed))
+
+    return Front(
+        points(speeds.speed),
+        points(speeds.low),
+        "bisected" if is_monotone else "scanned",
+        f"{len(caps)} RAM caps, {format_bytes(caps[0])} to {format_bytes(caps[-1])}; for each the least of "
+        f"{len(rates):,} storage speeds, {format_rate(rates[0])} to {format_rate(rates[-1])}, in steps of 1 %",
+        available_ram_bytes(question.profile),
+    )
+
+
+def _with_rate(question: Question, speed: Speed, target: float) -> Callable[[float], bool]:
+    return lambda rate: speed(replace(question, storage_read_bytes_per_s=rate)) >= target
+
+
+def _point(speeds: Speeds, cap: int, rate: float) -> FrontPoint:
+    interval = speeds.interval(replace(speeds.question, ram_cap_bytes=cap, storage_read_bytes_per_s=rate))
+    assert interval is not None
+    return FrontPoint(cap, rate, interval)

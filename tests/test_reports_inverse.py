@@ -1,0 +1,241 @@
+"""Limits, front, purchases and designs on the page and on the terminal: every number stands there with its unit."""
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import reports_examples as examples
+from rich.console import Console
+
+from reports.design_figure import design_figure
+from reports.design_wording import design_headline, design_reason, design_target
+from reports.front_figure import front_figure
+from reports.html import write_design_report, write_plan_report, write_result_report
+from reports.inverse_terminal import render_design, render_inverse
+from reports.inverse_wording import front_finding, front_rows, limit_rows, shopping_finding, size_up
+from reports.memory_wording import memory_finding, memory_rows
+from reports.terminal import render_plan
+from simulator.result import (
+    CacheResult,
+    Design,
+    DesignResult,
+    Front,
+    FrontPoint,
+    Interval,
+    Limit,
+    PageCacheResult,
+    PlanResult,
+    Purchase,
+    Shopping,
+)
+
+GIB = 2**30
+FAST = Interval(8.02, 7.2, 8.5)
+SAFE = Interval(9.0, 8.0, 9.5)
+LIMITS = (
+    Limit("ram_cap", "least", GIB, 1_809_845_760, FAST, 1_867_574_784, SAFE, "bisected", 23, "1,031 caps"),
+    Limit("storage_read", "least", 419e6, 1.33e9, FAST, None, None, "bisected", 19, "980 rates"),
+    Limit("context", "largest", 128, None, None, None, None, "scanned", 22, "22 contexts", "KV takes RAM"),
+    Limit("top_k", "largest", 4, 2, FAST, 1, SAFE, "scanned", 10, "10 values"),
+    Limit("quantisation", "best", "q4_0", "q3_k", FAST, "q2_k", SAFE, "scanned", 8, "f16, q8_0"),
+)
+FRONT = Front(
+    (FrontPoint(GIB // 2, 2.1e9, FAST), FrontPoint(GIB, 1.3e9, FAST), FrontPoint(2 * GIB, 1e6, SAFE)),
+    (FrontPoint(GIB // 2, 2.5e9, SAFE), FrontPoint(2 * GIB, 1e6, SAFE)),
+    "bisected",
+    "33 RAM caps",
+    GIB,
+)
+SHOP = Shopping(
+    "EUR",
+    (
+        Purchase(3.5, 1_809_845_760, 419e6, 1.0, FAST, False),
+        Purchase(80.0, GIB, 419e6, 1.5, FAST, False),
+        Purchase(60.0, GIB, 3.5e9, 1.0, SAFE, True, "more RAM than fits"),
+    ),
+    6,
+    "3 storages",
+)
+
+
+@pytest.fixture
+def plan() -> PlanResult:
+    """The example's plan with all that inverse planning adds."""
+    return replace(examples.streaming_plan(), limits=LIMITS, front=FRONT, shopping=SHOP)
+
+
+def printed(render, *things) -> str:
+    """What a terminal of 100 columns shows."""
+    buffer = io.StringIO()
+    render(*things, Console(file=buffer, width=100, force_terminal=False))
+    return buffer.getvalue()
+
+
+def text_of(path: Path) -> str:
+    """The words of a page."""
+    return " ".join(re.sub(r"<[^>]+>", " ", path.read_text(encoding="utf-8")).split())
+
+
+def test_sizes_are_rounded_up() -> None:
+    """What is read is never less than what is needed."""
+    assert size_up(1_809_845_760) == "1.686 GiB"
+    assert size_up(GIB) == "1.000 GiB"
+    assert size_up(GIB + 1) == "1.001 GiB"
+    assert size_up(300 * 2**20) == "300.0 MiB"
+    assert size_up(151_840) == "148.3 KiB"
+    assert size_up(12) == "12 B"
+
+
+def test_limits_have_units_and_say_how_they_were_found(plan: PlanResult) -> None:
+    """None of the grid is said in words; a type stands as it is."""
+    rows = {row.name: row for row in limit_rows(plan)}
+    assert (rows["least RAM cap"].today, rows["least RAM cap"].value) == ("1.00 GiB", "1.686 GiB")
+    assert (rows["least storage read"].value, rows["least storage read"].cautious) == ("1.33 GB/s", "none")
+    assert (rows["largest context"].today, rows["largest context"].value) == ("128 tokens", "none")
+    assert (rows["largest top-k"].value, rows["largest top-k"].cautious) == ("2", "1")
+    assert rows["best quantisation"].value == "q3_k"
+    assert [row.search for row in rows.values()] == ["bisection", "bisection", "scan", "scan", "scan"]
+    assert rows["least RAM cap"].speed == "8.02 (7.20 to 8.50)"
+
+
+def test_the_front_names_its_ends_and_what_the_device_lacks() -> None:
+    """Any storage where the slowest of the grid does; more RAM than the device leaves is said."""
+    ends = "512.0 MiB of RAM with storage of 2.10 GB/s to 2.000 GiB of RAM with any storage"
+    assert front_finding(FRONT, 8) == f"8 tokens/s for anything from {ends}"
+    rows = front_rows(FRONT)
+    assert rows[1].cautious == "2.50 GB/s"
+    assert rows[-1].ram == "2.000 GiB (more than this device leaves)"
+    assert [row.ram for row in front_rows(FRONT, 2)] == [rows[0].ram, rows[-1].ram]
+    assert "compute is too slow" in front_finding(replace(FRONT, points=()), 8)
+    one = front_finding(replace(FRONT, points=FRONT.points[:1]), 8)
+    assert one == "8 tokens/s take 512.0 MiB of RAM with storage of 2.10 GB/s"
+
+
+def test_purchases_stand_in_the_order_of_their_price(plan: PlanResult) -> None:
+    """The cheapest in the heading, the cautious one beside it; nothing to buy is said."""
+    finding = shopping_finding(SHOP, 8)
+    assert finding == "8 tokens/s for 3.50 EUR: 1.686 GiB of RAM, storage 419 MB/s; safely for 60.00 EUR"
+    assert "None of the parts" in shopping_finding(replace(SHOP, purchases=()), 8)
+    text = printed(render_inverse, plan)
+    assert text.index("3.50 EUR") < text.index("80.00 EUR")
+    assert "CPU and RAM x 1.50" in " ".join(text.split())
+    assert "more RAM than fits" in " ".join(text.split())
+
+
+def test_terminal_and_page_show_the_same_limits(plan: PlanResult, tmp_path: Path) -> None:
+    """Every value of the limits stands in both; so does every point of the front on the page."""
+    told = " ".join(printed(render_plan, plan).split())
+    write_plan_report(plan, tmp_path / "plan.html")
+    page = text_of(tmp_path / "plan.html")
+    for row in limit_rows(plan):
+        for text in (row.name, row.value, row.cautious, row.search):
+            assert text in told
+            assert text in page
+        assert row.grid in page
+    for point in front_rows(FRONT):
+        assert point.ram in page
+        assert point.cautious in page
+    assert "LM-head predictor A small network" in page
+    assert "bubble What is left to wait" in page
+
+
+def test_a_plan_without_them_shows_nothing_of_them(tmp_path: Path) -> None:
+    """A model that the storage cannot hold has no limits."""
+    bare = examples.streaming_plan()
+    assert printed(render_inverse, bare) == ""
+    write_plan_report(bare, tmp_path / "plan.html")
+    assert "one thing at a time" not in text_of(tmp_path / "plan.html")
+
+
+def test_figures_are_the_same_bytes_each_time() -> None:
+    """No clock and no random ids; with one point or none as well."""
+    for points in (FRONT.points, FRONT.points[:1], ()):
+        front = replace(FRONT, points=points, cautious_points=())
+        assert front_figure(front, (GIB, 419e6)) == front_figure(front, (GIB, 419e6))
+    assert design_figure(DESIGNS) == design_figure(DESIGNS)
+
+
+def design(n_experts: int, top_k: int, ffn_size: int, hidden_frac: float | None, rate: float | None, **more) -> Design:
+    """A design that runs."""
+    fields: dict = {
+        "n_params": 4 * 10**9, "n_active_params": 6 * 10**8, "expert_bytes": 2592 * ffn_size,
+        "storage_bytes": 2 * GIB, "n_slots": 300, "is_recorded": False, "verdict": "streams", "hit_rate": 0.4,
+        "t_attention_s": 4e-4, "t_prefetch_s": 8e-7 * ffn_size * top_k, "row_prefetch_s": 2e-3,
+        "tokens_per_s": FAST, "no_locality_tokens_per_s": 6.5,
+    }  # fmt: skip
+    return Design(n_experts, top_k, ffn_size, hidden_frac=hidden_frac, holds_from_bytes_per_s=rate, **(fields | more))
+
+
+DESIGNS = DesignResult(
+    (design(16, 2, 1536, 0.0, None), design(48, 2, 512, 0.4, 2e9), design(96, 2, 256, 0.95, 9e8)),
+    0.9, "4.00 B parameters", True, False, 8.0, {"device": "Some board; and more", "routing": "made up"},
+    ("No such model exists.",),
+)  # fmt: skip
+
+
+def test_a_design_says_where_it_holds_and_what_it_would_take() -> None:
+    """The largest experts for which it holds; nowhere: the design that asks least of the storage; nothing to read."""
+    assert design_headline(DESIGNS) == "Attention hides the reads of experts of up to 648 KiB"
+    assert "96 x 256, top-2" in design_reason(DESIGNS)
+    assert design_target(DESIGNS).startswith("3 of 3 designs reach 8 tokens/s.")
+    nowhere = replace(DESIGNS, designs=DESIGNS.designs[:2])
+    assert "at most 40 %" in design_reason(nowhere)
+    assert "48 x 512, top-2: there it begins with a sequential read of 2.00 GB/s" in design_reason(nowhere)
+    hopeless = replace(DESIGNS, designs=DESIGNS.designs[:1])
+    assert "none of the reads" in design_reason(hopeless)
+    assert "no storage up to the RAM's own bandwidth" in design_reason(hopeless)
+    resident = replace(DESIGNS, designs=(design(8, 2, 64, None, None, verdict="resident"),))
+    assert design_headline(resident) == "Nothing is read"
+    stuck = design(8, 2, 64, None, None, verdict="cannot_run", tokens_per_s=None, no_locality_tokens_per_s=None)
+    assert design_headline(replace(DESIGNS, designs=(stuck,))) == "Nothing here can run"
+
+
+def test_a_larger_expert_that_holds_beside_smaller_ones_that_do_not_is_said() -> None:
+    """The share is not assumed to rise as experts get smaller."""
+    odd = replace(DESIGNS, designs=(design(48, 2, 512, 0.95, 9e8), design(96, 8, 256, 0.2, 2e9)))
+    assert "1 of the 1 designs with smaller ones miss it all the same" in design_reason(odd)
+
+
+def test_terminal_and_page_show_every_design(tmp_path: Path) -> None:
+    """Shapes, times, shares and speeds; one that cannot run has none."""
+    stuck = design(8, 2, 64, None, None, verdict="cannot_run", tokens_per_s=None, no_locality_tokens_per_s=None)
+    result = replace(DESIGNS, designs=(*DESIGNS.designs, stuck))
+    told = printed(render_design, result)
+    assert all(len(line) <= 100 for line in told.splitlines())
+    write_design_report(result, tmp_path / "design.html")
+    page = text_of(tmp_path / "design.html")
+    for text in ("no, 40 %", "yes, 95 %", "cannot run", "2.00 GB/s", "8.02 (7.20 to 8.50)", "Some board"):
+        assert text in told
+    for text in ("16 x 1536", "96 x 256", "cannot run", "2.00 GB/s", "8.02", "6.50", "No such model exists."):
+        assert text in page
+
+
+def test_a_mapped_file_is_one_row_and_counts_pages(tmp_path: Path) -> None:
+    """No dense part of 0 B; faults and pages have their names; the sums hold."""
+    memory = replace(
+        examples.MEMORY, dense_bytes=0, cache_bytes=GIB // 2, buffer_bytes=0, resident_bytes=GIB // 2 + 52_331_648,
+        activation_bytes=2_000_000,
+    )  # fmt: skip
+    rows = memory_rows(memory)
+    assert [row.name for row in rows] == ["mapped file", "KV", "activations"]
+    assert sum(row.resident_bytes for row in rows) == memory.resident_bytes
+    assert sum(row.storage_bytes or 0 for row in rows) == memory.storage_bytes
+    assert memory_finding(memory).endswith("the page cache holds 24 % of the mapped file")
+    mapped = replace(
+        examples.streaming_result(), memory=memory, layers=(),
+        cache=CacheResult("page cache, two-list", GIB // 2, 200, 1000, 24, 0.97, 10**6, 0, 2000.0),
+        page_cache=PageCacheResult("two-list", GIB // 2, 131_072, 0.1, 0.1, 2000.0, 10**6),
+    )  # fmt: skip
+    write_result_report(mapped, tmp_path / "mapped.html")
+    page = text_of(tmp_path / "mapped.html")
+    assert "page faults 24" in page
+    assert "pages found in RAM 1,000" in page
+    assert "on an empty cache" not in page.partition("Words")[0]
+
+
+def test_padding_is_no_part_of_the_file() -> None:
+    """An expert padded on storage may make the experts larger than the file: the file's parts still add up to it."""
+    memory = replace(examples.MEMORY, storage_bytes=200, all_experts_bytes=400, dense_file_bytes=20)
+    assert [row.storage_bytes for row in memory_rows(memory)][:2] == [20, 180]
