@@ -70,7 +70,8 @@ overlap: $(READY) $(BIG)
 	$(BIN)/moeplan run --model $(BIG) --prepare
 	$(BIN)/python -m reference_runtime.measure $(BIG) --ram-cap "740 MB" --threads 1
 
-# Slow, not part of CI: how fast sweeps and their parts are, beside libcachesim where it can be installed; BENCH=--quick is short.
+# Slow, not part of CI: how fast sweeps and their parts are, beside libcachesim where it can be installed.
+# BENCH=--quick only shows that it works.
 BENCHMARK_VENV := output/benchmark-venv
 
 bench: $(READY)
@@ -82,7 +83,7 @@ bench: $(READY)
 # Measure this machine, run the grid for real and compare; nothing else should run meanwhile.  Goes on where it stopped.
 GRID := output/validation
 
-validate: $(GRID)/profile.yaml $(BIG)
+validate: $(BIG) $(GRID)/profile.yaml
 	$(BIN)/python -m reference_runtime.validation_grid $(GRID) --model-4b $(BIG)
 	test -f $(GRID)/profile-after.yaml || $(BIN)/moeplan hardware probe --output $(GRID)/profile-after.yaml
 	$(BIN)/moeplan validate $(GRID)

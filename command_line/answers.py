@@ -50,6 +50,9 @@ StorageLimit = Annotated[
     str | None, typer.Option("--storage-limit", metavar="RATE", help="A limiter before the drive, as in moeplan run.")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the interval's draws.")]
+ReportFile = Annotated[
+    Path | None, typer.Option("--output", help="Write an HTML report to this file; missing folders are made.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
 
@@ -60,7 +63,7 @@ def simulate(
     threads: Threads = None, storage_limit: StorageLimit = None, kv_type: KvType = None,
     engine: EngineOption = "simpy", seed: Seed = 0,
     timeline: Annotated[Path | None, typer.Option("--timeline", help="Parquet file for every operation.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", help="Write an HTML report to this file; missing folders are made.")] = None,
+    output: ReportFile = None,
     read_ahead: ReadAhead = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """How fast is this model on this device, and does storage feed the experts in time?"""
@@ -107,7 +110,7 @@ def plan(
         Path | None, typer.Option("--prices", metavar="YAML", help="Prices of RAM, storage and compute.")
     ] = None,
     engine: EngineOption = "simpy", seed: Seed = 0,
-    output: Annotated[Path | None, typer.Option("--output", help="Write an HTML report to this file; missing folders are made.")] = None,
+    output: ReportFile = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Does it reach a target speed, what would have to change, and what does the target ask at least?"""

@@ -2,12 +2,22 @@
 
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_line.answers import Context, Hardware, Json, Prefetch, RamCap, Seed, StorageRead, check_outputs, say_where
+from command_line.answers import (
+    Context,
+    Hardware,
+    Json,
+    Prefetch,
+    RamCap,
+    ReportFile,
+    Seed,
+    StorageRead,
+    check_outputs,
+    say_where,
+)
 from command_line.console import answer_console
 from command_line.progress import step_bar
 from moeplan.errors import InputError
@@ -37,6 +47,9 @@ Quantisation = Annotated[
     str | None,
     typer.Option("--quantisation", metavar="TYPE", help="Type of the big matrices; default: as --like has."),
 ]
+RouterOption = Annotated[
+    str | None, typer.Option("--router", help="pre-attention or post-attention; default: as --like has.")
+]
 DesignTrace = Annotated[
     str | None,
     typer.Option("--trace", metavar="T", help="Replayed where its shape fits; its locality is taken elsewhere."),
@@ -50,7 +63,8 @@ Repeat = Annotated[
 def design(
     hardware: Hardware, params: Params = None, active: Active = None, like: Like = "smallthinker-4b-a0.6b",
     n_experts: Counts = None, top_k: TopKs = None, ffn_size: Widths = None, quantisation: Quantisation = None,
-    ram_cap: RamCap = None, storage_read: StorageRead = None, context: Context = None, prefetch: Prefetch = None,
+    router: RouterOption = None, ram_cap: RamCap = None, storage_read: StorageRead = None, context: Context = None,
+    prefetch: Prefetch = None,
     trace: DesignTrace = None, zipf: Zipf = None, repeat: Repeat = None,
     holds: Annotated[
         float | None, typer.Option("--holds", help="Share of the cases with a miss from which it holds; default: 0.9.")
@@ -59,14 +73,14 @@ def design(
         float | None, typer.Option("--target-tokens-per-s", help="A speed wished for besides.")
     ] = None,
     seed: Seed = 0,
-    output: Annotated[Path | None, typer.Option("--output", help="Write an HTML report to this file; missing folders are made.")] = None,
+    output: ReportFile = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Design for a device: where does t_attention >= t_prefetch begin to hold among shapes of experts?"""
     check_outputs((output, ".html"))
     from hardware_profiles.catalog import load_profile
     from simulator.inverse import design as designing
-    from simulator.inverse.shapes import Wish
+    from simulator.inverse.shapes import Wish, with_router
     from simulator.model.catalog import load_model_spec
     from simulator.model.spec import with_quantisation
     from simulator.question import Question
@@ -74,6 +88,8 @@ def design(
     spec = load_model_spec(like)
     if quantisation is not None:
         spec = with_quantisation(spec, quantisation)
+    if router is not None:
+        spec = with_router(spec, router)
     wish = Wish(
         spec, _count(params, "--params"), _count(active, "--active"), _counts(n_experts, "--n-experts"),
         _counts(top_k, "--top-k"), _widths(ffn_size),

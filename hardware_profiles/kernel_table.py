@@ -21,8 +21,11 @@ table the cost equations take their times from it; the roofline stays for what t
     wake             bytes of one expert, as read             misses         what the next work takes longer after the
                                                                              thread slept until these reads arrived
     row              1                                        1              what a row's FFN costs beside its products
+    experts_rest     hidden size                              tokens         what an expert of a chunk costs beside its
+                                                                             products; tokens: of this expert
     row_wait         1                                        1              taking a row that is there from the cache;
-                                                                             0 where a table does not have it
+                                                                             0, as experts_rest, where a table does not
+                                                                             have it
     step             hidden size                              tokens         what a step costs beside its layers
 
 working_set: bytes that are touched before the same bytes come again; small ones live in a processor's cache.
@@ -42,10 +45,10 @@ from hardware_profiles.schema_base import ByteRate, ByteSize, Count, Frozen, Pro
 
 KernelOp = Literal[
     "gemv", "gemm", "experts", "attend", "attend_chunk", "attention_rest", "router",
-    "issue", "delay", "wake", "row", "row_wait", "step",
+    "issue", "delay", "wake", "row", "row_wait", "experts_rest", "step",
 ]  # fmt: skip
 KERNEL_OPS: tuple[KernelOp, ...] = get_args(KernelOp)
-FREE_WHERE_UNKNOWN: KernelOp = "row_wait"  # tables made before it was measured have it in row
+FREE_WHERE_UNKNOWN: tuple[KernelOp, ...] = ("row_wait", "experts_rest")  # some tables have them in other rows
 
 Seconds = Annotated[float, quantity("second"), Field(gt=0)]
 Curve = tuple[tuple[float, ...], tuple[float, ...]]  # x ascending, seconds
@@ -135,7 +138,7 @@ class KernelTimes:
 
     def has(self, call: Call) -> bool:
         """Whether the table has times of this op on this type."""
-        return (call.op, call.type) in self._points or call.op == FREE_WHERE_UNKNOWN
+        return (call.op, call.type) in self._points or call.op in FREE_WHERE_UNKNOWN
 
     def _seconds(self, call: Call) -> float:
         """Seconds of a call that the table `has`."""

@@ -27,7 +27,7 @@ from simulator.validation.result import Drift, ValidationResult
 CLASS_COLOUR = {"compute-bound": BLUE, "balanced": ORANGE, "storage-bound": VERMILION}
 MARKERS = ("o", "s", "^", "D", "v", "P")  # one a model class
 BAND_FRAC = 0.10  # the shaded band around predicted = measured
-N_COLOURS = 48  # the palette and its edges against white
+N_COLOURS = 128  # the palette and its edges against white; with fewer a rare colour becomes its neighbour
 DPI = 110  # 770 pixels wide: a README shows no more
 
 

@@ -84,12 +84,16 @@ def verdict_text(verdicts: Verdicts) -> str:
     """Agreement, balanced accuracy and the baseline."""
     if not verdicts.n_pairs:
         return "no pair"
-    balanced = "one class" if verdicts.has_one_class else plain_percent(verdicts.balanced_frac)
     return (
-        f"balanced accuracy {balanced}, agreement "
+        f"balanced accuracy {balanced_text(verdicts)}, agreement "
         f"{plain_percent(verdicts.agreement_frac)} (majority class alone {plain_percent(verdicts.majority_frac)}) "
         f"of {verdicts.n_pairs:,} (token, layer) pairs"
     )
+
+
+def balanced_text(verdicts: Verdicts) -> str:
+    """Balanced accuracy; where all pairs were measured alike there is none."""
+    return "one class" if verdicts.has_one_class else plain_percent(verdicts.balanced_frac)
 
 
 def summary_table(result: ValidationResult) -> TextTable:
@@ -128,14 +132,14 @@ def cells_table(result: ValidationResult) -> TextTable:
     """Every cell: conditions, measured, both predictions, errors, noise and what is most off."""
     columns = (
         "cell", "RAM cap", "storage", "prefetch", "context", "class", "forecast (80 %)", "measured", "error", "noise",
-        "at state (80 %)", "error at state", "noise at state", "own shape out", "hidden p / m", "counts",
-        "most off, ms a token",
+        "at state (80 %)", "error at state", "noise at state", "own shape out", "hidden p / m", "verdicts",
+        "counts", "most off, ms a token",
     )  # fmt: skip
     rows = [_cell_row(cell, result.cell_at_state(cell.cell)) for cell in result.cells]
     note = (
         "Decode tokens/s, * outside of the interval; noise ~: of a cell that ran once, the standard error within "
         "the run; own shape out: error without the kernel rows of the model's own sizes; hidden: of the pairs with a "
-        "miss, predicted / measured."
+        "miss, predicted / measured; verdicts: balanced accuracy on clear pairs."
     )
     return TextTable("Cells", columns, rows, 6, note, frozenset({columns[-1]}))
 
@@ -155,6 +159,7 @@ def _cell_row(cell: CellComparison, at_state: CellComparison | None) -> tuple[st
         NOTHING if at_state is None else noise_text(at_state),
         percent(sharpest.held_out_error_frac),
         _hidden(sharpest.verdicts),
+        balanced_text(sharpest.clear_verdicts),
         counts_text(cell),
         f"{sharpest.worst_op} {1e3 * sharpest.ops[sharpest.worst_op].difference:+.3g}",
     )

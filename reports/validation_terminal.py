@@ -21,7 +21,7 @@ from simulator.validation.result import ValidationResult
 LEFT_AWAY: dict[str, tuple[str, ...]] = {
     "Cells": (
         "RAM cap", "storage", "prefetch", "context", "class", "at state (80 %)", "noise at state", "hidden p / m",
-        "counts", "most off, ms a token",
+        "verdicts", "counts", "most off, ms a token",
     ),
     "Error of decode tokens/s": ("mean error", "with noise", "naive 90 %"),
     "Leave one condition out": ("fitted on", "law: bytes"),

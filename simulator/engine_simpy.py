@@ -41,6 +41,8 @@ class _Run:
         self.cache = first_cache(scenario)
         self.moe_layers = {layer: moe_index for moe_index, layer in enumerate(scenario.model.moe_layer_ids)}
         self.records: list[OpRecord] | None = [] if with_records else None
+        self.spent_s: dict[str, float] = {}  # of the step so far
+        self.layers: list[tuple[float, float, float, int, int]] = []  # of its MoE layers, in the order of _keep
         self.booked_s = 0.0  # up to here the time of the compute threads is accounted for
         n_steps, shape = len(scenario.steps), (len(scenario.steps), self.model.n_moe_layers)
         self.step_s, self.read_busy_s = np.zeros(n_steps), np.zeros(n_steps)
@@ -58,8 +60,7 @@ class _Run:
     def _all_steps(self) -> Process:
         for index, step in enumerate(self.scenario.steps):
             began, busy = self.env.now, self.machine.read_busy_s
-            self.spent_s = dict.fromkeys(COMPUTE_OPS, 0.0)
-            self.layers: list[tuple[float, float, float, int, int]] = []
+            self.spent_s, self.layers = dict.fromkeys(COMPUTE_OPS, 0.0), []
             yield from self._step(step)
             self.step_s[index] = self.env.now - began
             self.read_busy_s[index] = self.machine.read_busy_s - busy

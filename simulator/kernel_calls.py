@@ -56,7 +56,8 @@ def expert_ffn_calls(model: ModelSpec, n_experts_used: int, n_tokens: int, zero_
         return (Call("experts", tensor_type, n_bytes, n_experts_used, zero_frac, working_set), *row)
     per_expert = max(1, round(n_tokens * experts.top_k / max(1, n_experts_used)))
     matrices = matrix_calls(model_size.expert_matrices(model), tensor_type, per_expert, model_size.file_bytes(model))
-    return (*(matrices * n_experts_used), *row)
+    rest = (Call("experts_rest", NO_TYPE, model.hidden_size, per_expert),)
+    return (*((*matrices, *rest) * n_experts_used), *row)
 
 
 def dense_ffn_calls(model: ModelSpec, n_tokens: int = 1) -> tuple[Call, ...]:

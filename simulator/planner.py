@@ -26,6 +26,7 @@ from simulator.result import Change, Decision, Front, Limit, PlanResult, Result,
 from simulator.simulate import Engine, simulate
 from simulator.small_print import is_stand_in
 from simulator.sweep import N_SWEEP_SAMPLES, Grid, round_caps, round_rates, sweep
+from simulator.sweeps.replay import lean_replay
 
 COMPUTE_FACTORS = tuple(min(64.0, 1.01**power) for power in range(419))  # steps of 1 %; beyond is out of reach
 FREE, HARDWARE, LOSSY, OTHER_DEVICE = 0, 1, 2, 3  # the order in which changes are offered
@@ -101,7 +102,7 @@ def _with_headline(row: SweepRow, result: Result) -> SweepRow:
 
 def default_grid(question: Question) -> Grid:
     """Caps from the floor to all resident, speeds around the device's own, the policies of the question."""
-    memory = prepare(question).plan.memory
+    memory = prepare(question, lean_replay(question)).plan.memory
     fixed = memory.dense_bytes + memory.kv_bytes + memory.activation_bytes
     current = question_rates(question).sequential_read_bytes_per_s
     caps = round_caps(fixed, fixed + memory.all_experts_bytes, question.cap_bytes)
@@ -131,7 +132,7 @@ def _changes(speeds: Speeds, target: float, result: Result) -> Iterator[tuple[in
         yield HARDWARE, _more_storage_space(speeds, target)
         return
     yield from _setting_changes(speeds, target)
-    runs = prepare(speeds.question).scenario is not None
+    runs = speeds.prepared(speeds.question).scenario is not None
     if result.verdict != "resident":
         search = _RamSearch(speeds)
         yield search.change(target)
@@ -231,7 +232,7 @@ def _more_storage_space(speeds: Speeds, target: float) -> Change:
     """Room for the model file."""
     question = speeds.question
     storage = question.profile.storage
-    wanted, free = prepare(question).plan.memory.storage_bytes, storage.free_space
+    wanted, free = speeds.prepared(question).plan.memory.storage_bytes, storage.free_space
     room = storage.model_copy(update={"free_space": free.model_copy(update={"value": float(wanted)})})
     changed = replace(question, profile=question.profile.model_copy(update={"storage": room}))
     before, after, ratio = format_bytes(free.value), format_bytes(wanted), wanted / max(1.0, free.value)

@@ -6,6 +6,7 @@ from simulator.prefetch import PREFETCH_POLICIES
 from simulator.question import Prepared, Question, available_ram_bytes
 from simulator.result import PageCacheResult
 from simulator.scenario import WARM_UP_FRAC
+from simulator.trace_steps import StepColumns
 
 PAGE_BYTES = 4096
 NEAR_CLIFF_FACTOR = 1.25  # slots within this factor above a cliff are called near it
@@ -14,10 +15,10 @@ NEAR_CLIFF_FACTOR = 1.25  # slots within this factor above a cliff are called ne
 def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> dict[str, str]:
     """Name to text, in the order in which a person would ask."""
     question, model, profile = prepared.question, prepared.question.model, prepared.question.profile
-    decode = [step for step in prepared.steps if step.is_decode]
-    n_prompt = sum(step.n_tokens for step in prepared.steps if not step.is_decode)
-    largest = max((step.n_tokens for step in prepared.steps if not step.is_decode), default=0)
-    first = decode[0].tokens[0] - prepared.steps[0].tokens[0]
+    steps = StepColumns.of(prepared.steps)
+    contexts, n_tokens = steps.contexts[steps.is_decode], steps.stops - steps.firsts
+    n_prompt, largest = n_tokens[~steps.is_decode].sum(), n_tokens[~steps.is_decode].max(initial=0)
+    first = steps.firsts[steps.is_decode][0] - steps.firsts[0]
     types = model.tensor_types
     weights = f"FFN {types.dense_ffn}" if model.experts is None else f"experts {types.experts}"
     rate, limit = question.storage_read_bytes_per_s, question.storage_limit_bytes_per_s
@@ -32,8 +33,8 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
         "storage": f"{profile.storage.kind}"
         + (f", sequential read set to {format_rate(rate)}, latencies unchanged" if rate else "")
         + (f", behind a limiter of {format_rate(limit)}" if limit else ""),
-        "context": f"{decode[0].context} to {max(s.context for s in decode)} tokens" + _why_context(question),
-        "tokens": f"{len(decode)} decode tokens, {n_prompt} prompt tokens in chunks of at most {largest}, one stream",
+        "context": f"{contexts[0]} to {contexts.max()} tokens" + _why_context(question),
+        "tokens": f"{len(contexts)} decode tokens, {n_prompt} prompt tokens in chunks of at most {largest}, one stream",
         "first_token": f"after the trace's own first prompt of {first} tokens"
         + ("" if question.layout == "mmap" else ", on an empty expert cache whatever the start; dense part loaded"),
         "start": _start(prepared),

@@ -135,7 +135,9 @@ def capacity_result() -> Result:
 
 def dense_result() -> Result:
     """A dense model: no experts, no layers to check, no cache."""
-    memory = MemoryResult(1_200_000_000, 1_260_000_000, 1_200_000_000, 50_000_000, 0, 0, 10_000_000, 4 * GIB, 0, 1_200_000_000)
+    memory = MemoryResult(
+        1_200_000_000, 1_260_000_000, 1_200_000_000, 50_000_000, 0, 0, 10_000_000, 4 * GIB, 0, 1_200_000_000
+    )
     return replace(
         resident_result(),
         memory=memory,

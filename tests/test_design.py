@@ -204,3 +204,14 @@ def test_the_command_says_where_it_holds(moeplan, tmp_path: Path) -> None:
 def test_wrong_options_are_one_line(moeplan, options: list[str], words: tuple[str, ...]) -> None:
     """Exit status 2 and the option's name."""
     assert_one_line(moeplan("design", "--hardware", "rk3588", "--params", "4B", *options), *words)
+
+
+def test_a_router_after_attention_hides_nothing_and_says_so(moeplan) -> None:
+    """Qwen's own router is late; with an early one the same shape is faster, and the warning goes."""
+    base = ["design", "--hardware", "rk3588", "--like", "qwen3-30b-a3b", "--params", "30B", "--top-k", "8"]
+    base += ["--ffn-size", "768", "--ram-cap", "8GiB", "--json"]
+    late, early = (json.loads(moeplan(*base, *more).out) for more in ([], ["--router", "pre-attention"]))
+    assert any("router runs after attention" in text for text in late["warnings"])
+    assert not any("router runs after attention" in text for text in early["warnings"])
+    assert early["designs"][0]["tokens_per_s"]["value"] > late["designs"][0]["tokens_per_s"]["value"]
+    assert_one_line(moeplan(*base, "--router", "beside"), "--router", "pre-attention or post-attention")

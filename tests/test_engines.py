@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -224,3 +225,28 @@ def test_both_engines_agree_for_every_policy(policy: str, monkeypatch: pytest.Mo
     assert_equal(simulate_fast(scenario), expected)
     monkeypatch.setattr("simulator.engine_fast.MANY_ACCESSES", 0)
     assert_equal(simulate_fast(scenario), expected)
+
+
+def test_one_read_a_layer_costs_seven_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Router, attention, FFN; lane, bus, arrival; and one that is moved when a speed changes: what the engine's speed
+    hangs on.  A token has two more, for embedding and LM head.
+    """
+    n_events, schedule = 0, simpy.Environment.schedule
+
+    def count(*arguments: object, **named: object) -> None:
+        nonlocal n_events
+        n_events += 1
+        schedule(*arguments, **named)  # type: ignore[arg-type]
+
+    model, n_tokens = tiny_model(n_layers=5, top_k=1), 40
+    scenario = scenario_of(
+        model=model,
+        steps=steps_of(random_trace(0, n_tokens, 5, 8, 1), context=None),
+        rates=device_rates(contended_compute_frac=0.7, contended_read_frac=0.7),
+        n_slots=0,
+    )
+    monkeypatch.setattr(simpy.Environment, "schedule", count)
+    timeline = simulate_simpy(scenario)
+    assert (timeline.n_misses == 1).all()
+    assert n_events <= n_tokens * (5 * 7 + 2) + 3  # and a process that starts, ends and stops the clock

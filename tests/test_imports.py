@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("moeplan", "hardware_profiles", "traces", "simulator", "reference_runtime", "reports", "command_line")
+PACKAGES = (
+    "moeplan", "hardware_profiles", "traces", "simulator", "reference_runtime", "reports", "command_line", "benchmarks"
+)  # fmt: skip
 
 # package -> the packages, or the modules of one, that it may import
 TABLE: dict[str, tuple[str, ...]] = {
@@ -37,6 +39,14 @@ TABLE: dict[str, tuple[str, ...]] = {
         "simulator.validation.cell_result",
     ),
     "command_line": ("moeplan", "hardware_profiles", "traces", "simulator", "reference_runtime", "reports"),
+    "benchmarks": (
+        "moeplan",
+        "hardware_profiles",
+        "traces",
+        "simulator",
+        "reports.figure_style",
+        "reference_runtime.conditions",
+    ),
 }
 
 

@@ -24,6 +24,7 @@ from simulator.inverse.rates import rate_grid
 from simulator.inverse.search import first_reaching, thinned
 from simulator.inverse.speeds import Speeds, more_slots_never_slower
 from simulator.model.spec import with_quantisation, with_top_k
+from simulator.planner import COMPUTE_FACTORS, _faster_compute
 from simulator.policies import OFFLINE_POLICIES, POLICIES, STACK_POLICIES
 from simulator.question import Question, prepare
 from simulator.result import Limit
@@ -32,8 +33,8 @@ from simulator.simulate import simulate
 N_SAMPLES = 5
 DEVICES = ("raspberry-pi-5-nvme", "rk3588", "raspberry-pi-5-sd")
 PROFILES = [*(load_profile(name) for name in DEVICES), measured_device()]
-quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-quicker = settings(quick, max_examples=6)
+quick = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quicker = settings(quick, max_examples=5)
 
 
 @st.composite
@@ -157,6 +158,23 @@ def test_the_least_storage_speed_is_the_one_of_a_full_scan(question: Question, p
     if limit.cautious_value is not None:
         lows = [speeds.low(replace(question, storage_read_bytes_per_s=rate)) for rate in rates]
         assert limit.cautious_value == next(rate for rate, low in zip(rates, lows, strict=True) if low >= target)
+
+
+@quicker
+@given(questions(), st.floats(0, 1))
+def test_the_least_compute_is_the_one_of_a_full_scan(question: Question, place: float) -> None:
+    """Every factor of the grid tried one by one, also where waking after a wait makes faster compute slower."""
+    speeds = Speeds(question, N_SAMPLES)
+    scanned = [
+        speeds.speed(replace(question, compute_factor=question.compute_factor * factor)) for factor in COMPUTE_FACTORS
+    ]
+    if not any(scanned):
+        return
+    target = between(scanned, place)
+    change = _faster_compute(speeds, target)
+    wanted = next((f for f, speed in zip(COMPUTE_FACTORS, scanned, strict=True) if speed >= target), None)
+    assert change.reaches == (wanted is not None)
+    assert change.ratio == (COMPUTE_FACTORS[-1] if wanted is None else wanted)
 
 
 @quick

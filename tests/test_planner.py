@@ -182,3 +182,42 @@ def test_a_target_must_be_above_zero(question: Question) -> None:
         with pytest.raises(InputError, match="--target-tokens-per-s: must be above zero"):
             plan(question, target)
     assert prepare(question).scenario is not None
+
+
+def test_limits_and_changes_agree(answer: PlanResult) -> None:
+    """Where today's device falls short, the least RAM and storage of the limits are those of the single changes."""
+    limit = {limit.what: limit for limit in answer.limits}
+    change = {change.what: change for change in answer.changes}
+    assert set(limit) == {"ram_cap", "storage_read", "context", "top_k", "quantisation"}
+    assert limit["ram_cap"].value == pytest.approx(change["RAM cap"].ratio * GIB)
+    assert limit["ram_cap"].tokens_per_s == change["RAM cap"].tokens_per_s
+    assert limit["storage_read"].value == pytest.approx(change["storage read"].ratio * 419e6)
+    assert limit["context"].value is None  # more keys cannot help
+    assert answer.front is not None
+    assert answer.shopping is None
+
+
+def test_a_model_that_storage_cannot_hold_has_no_limits(question: Question) -> None:
+    """RAM and speed do not matter where the file does not fit."""
+    storage = question.profile.storage
+    free = storage.free_space.model_copy(update={"value": 1e9})
+    full = question.profile.model_copy(update={"storage": storage.model_copy(update={"free_space": free})})
+    answer = plan(replace(question, profile=full), 3.0, engine="fast")
+    assert (answer.limits, answer.front) == ((), None)
+
+
+def test_a_dense_model_has_limits_of_context_and_type_alone() -> None:
+    """Nothing streams: no RAM for experts, no storage speed, no front."""
+    dense = Question(load_model_spec("qwen3-0.6b"), load_profile("rk3588"))
+    answer = plan(dense, 10.0, engine="fast")
+    assert [limit.what for limit in answer.limits] == ["context", "quantisation"]
+    assert answer.front is None
+    assert isinstance(answer.limits[0].value, int)
+
+
+def test_progress_tells_every_part(question: Question) -> None:
+    """Parts done rise to all of them."""
+    seen: list[tuple[int, int]] = []
+    plan(question, 0.5, engine="fast", on_part=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (9, 9)

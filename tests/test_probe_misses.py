@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from reference_runtime.op_clock import OpClock, RowReads
-from reference_runtime.probe.bursts import BurstKey
+from reference_runtime.probe.in_situ import OpKey
 from reference_runtime.probe.plan import FEWEST_SECONDS, make_plan
 from reference_runtime.probe.products import RowKey
-from reference_runtime.probe.rows import miss_times, table_uncertainty
+from reference_runtime.probe.rows import miss_times, product_times, table_uncertainty
 from reference_runtime.probe.sampling import Samples
 from reference_runtime.probe.with_reads import ReadsKey, RowsWithMisses, layer_parts
+from simulator import kernel_calls
 from simulator.policies import make_policy
 
 
@@ -49,18 +50,18 @@ def test_costs_of_reads_come_from_differences_within_a_round() -> None:
     """Two rounds on a machine that became twice as slow: issue, delay and wake by hand; contention is taken off."""
     plan = make_plan(Path(), FEWEST_SECONDS, [1])
     plan = replace(plan, shapes=plan.shapes[:1])
-    n_bytes, name, samples = 20480, plan.shapes[0].name, Samples()
+    name, samples = plan.shapes[0].name, Samples()
     for slow in (1.0, 2.0):
-        for idle_s in plan.burst_idle_s:
-            samples.add(BurstKey(n_bytes, 1, idle_s), 3.0 * slow)
         parts = {(0, True): (4.0, 0.0, 0.5), (1, False): (6.0, 3.5, 0.75), (1, True): (9.0, 8.0, 1.0)}
         for (n, is_prefetch), values in parts.items():
             for part, seconds in zip(("busy", "span", "hand_over"), values, strict=True):
                 samples.add(ReadsKey(name, part, n, is_prefetch, 1), slow * seconds)
-    times = {key.op: seconds for key, seconds in miss_times(plan, samples, 0.9, 0.8).items()}
+    found = miss_times(plan, samples, 0.9, 0.8)
+    assert {(key.size, key.count, key.threads) for key in found} == {(20480, 1, 1)}
+    times = {key.op: seconds for key, seconds in found.items()}
     assert times["issue"] == pytest.approx(1.5 * (9.0 - 6.0 - 0.1 * 8.0))
     assert times["wake"] == pytest.approx(1.5 * (6.0 - 4.0 + 1.0 - 0.5))
-    assert times["delay"] == pytest.approx(1.5 * (8.0 - 3.0 - 0.2 * 8.0))
+    assert times["delay"] == pytest.approx(1.5 * (8.0 - 3.5 - 0.2 * 8.0))
 
 
 def test_the_table_is_no_surer_than_the_spot_checks() -> None:
@@ -71,3 +72,20 @@ def test_the_table_is_no_surer_than_the_spot_checks() -> None:
     for value in (1.0, 1.5, 1.0, 1.5):
         spots.add("small_token_t1", value)
     assert table_uncertainty(samples, spots) == pytest.approx(float(np.log(1.5) / 3**0.5), abs=1e-3)
+
+
+def test_an_lm_head_takes_no_longer_alone_than_in_its_place() -> None:
+    """What a forward pass needs less is the row of a head from RAM; a head that is quicker alone keeps its own."""
+    plan = make_plan(Path(), FEWEST_SECONDS, [1])
+    (tiny, middle), samples = plan.shapes, Samples()
+    rows = {
+        spec.name: RowKey("gemv", call.type, int(call.size), 1, 0.0, plan.arena_bytes, 1)
+        for spec in (tiny, middle)
+        for call in kernel_calls.lm_head_calls(spec)
+    }
+    for name, alone, whole in ((tiny.name, 2.0, 1.0), (middle.name, 4.0, 3.0)):
+        samples.add(rows[name], alone)
+        samples.add(OpKey(name, "lm_head", 1, 1), whole)
+    times = product_times(plan, samples)
+    assert times[rows[middle.name]] == 3.0
+    assert times[rows[tiny.name]] == 2.0  # it runs in the caches, where its row has another working set

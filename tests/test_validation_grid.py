@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -227,13 +228,17 @@ def test_every_round_runs_every_cell_once_and_repeats_stand_apart() -> None:
 
 
 def test_a_cell_may_have_repeats_of_its_own() -> None:
-    """Two runs of most cells, three of those that say so, at the places that all would have with three."""
+    """Two runs of most cells, three of those that say so, in the order that all would have with three, still apart."""
     grid = read_grid_file(SHIPPED_GRID)
     runs, all_thrice = planned_runs(grid), planned_runs(grid, repeats=3)
     assert all(run in all_thrice for run in runs)
     counts = {cell.name: sum(run.cell is cell for run in runs) for cell in grid.cells}
     assert counts == {cell.name: cell.repeats or grid.repeats for cell in grid.cells}
     assert set(counts.values()) == {2, 3}
+    names = [run.cell.name for run in runs]
+    for name in counts:
+        places = [place for place, other in enumerate(names) if other == name]
+        assert min(later - sooner for sooner, later in pairwise(places)) >= MIN_APART
 
 
 def test_a_part_of_the_grid_keeps_its_order() -> None:
@@ -324,15 +329,36 @@ def test_a_changed_model_is_refused(finished: Path, grid_file: Path, tmp_path: P
     assert [path.name for path in (folder / "cells").iterdir()] == [FROM_STATE]
 
 
-def test_checks_after_a_run_are_those_before_the_next(grid_file: Path, tmp_path: Path) -> None:
-    """Nothing lies between two runs, so the machine's state is taken once."""
-    assert run_grid(tmp_path / "m", grid_file, pattern="small-p8*", repeats=2, spot_arena_bytes=ARENA_BYTES) == 2
+def test_checks_after_a_run_are_those_before_the_next(
+    grid_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One take before the first run and one after each: nothing lies between two runs."""
+    monkeypatch.setattr("reference_runtime.validation_grid.__main__.SpotChecks", NumberedChecks)
+    assert run_grid(tmp_path / "m", grid_file, pattern="small-p8*", repeats=2) == 2
     first, second = (
         json.loads((tmp_path / "m" / "cells" / f"{FROM_PROMPT[:-1]}{repeat}" / "cell.json").read_text())["spot_checks"]
         for repeat in (0, 1)
     )
-    assert first["after"] == second["before"]
-    assert first["before"] != first["after"] != second["after"]
+    assert (first, second) == ({"before": {"1": 1}, "after": {"1": 2}}, {"before": {"1": 2}, "after": {"1": 3}})
+
+
+class NumberedChecks:
+    """Spot checks that count how often they were taken, by the number of threads."""
+
+    def __init__(self, file: Path | None, directory: Path, threads: Sequence[int], arena_bytes: int | None) -> None:
+        self._threads, self._n_takes = threads, 0
+        assert file is None  # the store is far too small to be read
+        assert arena_bytes is None  # as many as the probe's
+
+    def __enter__(self) -> "NumberedChecks":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def take(self) -> dict[str, float]:
+        self._n_takes += 1
+        return {str(n): self._n_takes for n in self._threads}
 
 
 @pytest.mark.parametrize(("text", "words"), [("{", "must be a JSON document"), ("[1]", "must be a JSON object")])
@@ -344,7 +370,9 @@ def test_damaged_models_are_one_line(grid_file: Path, tmp_path: Path, text: str,
     assert "\n" not in str(refusal.value)
 
 
-def test_a_state_of_another_routing_is_refused(finished: Path, grid_file: Path, tmp_path: Path) -> None:
+def test_a_state_of_another_routing_is_refused(
+    finished: Path, grid_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keys and values that were fed with other experts are not those of the model's own router."""
     folder = tmp_path / "copy"
     shutil.copytree(finished, folder)
@@ -353,16 +381,20 @@ def test_a_state_of_another_routing_is_refused(finished: Path, grid_file: Path, 
     model = ["--model", str(grid_file.with_name("small.gguf")), "--replay-routing", str(text)]
     fed = ["--max-tokens", "0", "--threads", "1", "--save-state", str(state)]
     run_moeplan("other", [*model, *fed], random_tokens(N_TEXT, CONFIG)[:40].tolist(), tmp_path)
+    monkeypatch.setattr("reference_runtime.validation_grid.__main__.SpotChecks", NumberedChecks)
     with pytest.raises(InputError, match=r"small-40\.state: must have been fed with routing the model's own, got rout"):
-        run_grid(folder, grid_file, spot_arena_bytes=ARENA_BYTES)
+        run_grid(folder, grid_file)
 
 
-def test_a_cell_that_cannot_run_leaves_nothing(grid_file: Path, tmp_path: Path) -> None:
+def test_a_cell_that_cannot_run_leaves_nothing(
+    grid_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command's own line comes with the cell's name; no folder of that name and nothing half made is there."""
+    monkeypatch.setattr("reference_runtime.validation_grid.__main__.SpotChecks", NumberedChecks)
     bad, folder = tmp_path / "grid.yaml", tmp_path / "measured"
     bad.write_text(grid_file.read_text().replace("470 kB", "47 kB"))
     with pytest.raises(InputError, match=r"small-p8-47kB.*exit status 2: moeplan: --ram-cap: must hold"):
-        run_grid(folder, bad, pattern="small-p8*", spot_arena_bytes=ARENA_BYTES)
+        run_grid(folder, bad, pattern="small-p8*")
     assert list((folder / "cells").iterdir()) == []
     assert not list(folder.glob(".*"))
 

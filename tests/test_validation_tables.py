@@ -275,7 +275,7 @@ def test_tables_name_what_is_off_and_how_it_was_made(result: ValidationResult) -
     assert "compute-bound below 5 %" in text
     assert "## Leave one condition out" in text
     widths = {line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("| slow")}
-    assert widths == {6, 8, 18}
+    assert widths == {6, 8, 19}
 
 
 def test_layers_and_cells_as_csv(result: ValidationResult) -> None:

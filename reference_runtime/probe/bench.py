@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from reference_runtime.kernels.fast import FastKernels
@@ -124,12 +123,9 @@ def _disk_parts(
             closed_loop(cell, file, plan.cell_s, n_round, samples)
 
     def all_bursts(_: int, samples: Samples) -> None:
-        seconds: dict[BurstKey, list[float]] = {key: [] for key in keys}
         for _again in range(plan.n_bursts):
             for key in keys:
-                seconds[key].append(bursts.seconds(key))
-        for key, values in seconds.items():
-            samples.add(key, float(np.mean(values)))
+                samples.add(key, bursts.seconds(key))
 
     def together(_: int, samples: Samples) -> None:
         share(reads, compute, samples)

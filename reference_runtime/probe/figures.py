@@ -9,7 +9,7 @@ from reference_runtime.probe.machine import Machine
 from reference_runtime.probe.plan import KINDS, MIB, Plan
 from reference_runtime.probe.products import RowKey, type_name
 from reference_runtime.probe.rows import DIGITS, Times, ordered, row_fields, size_text, table_uncertainty
-from reference_runtime.probe.sampling import Samples, log_spread, trimmed_mean, uncertainty
+from reference_runtime.probe.sampling import Samples, log_spread, spread_frac, trimmed_mean, uncertainty
 from reference_runtime.probe.sharing import LagKey, SharedKey
 from reference_runtime.probe.storage import LatencyKey, LoopKey
 
@@ -35,7 +35,7 @@ def profile_of(
         "notes": notes,
         "cpu": _cpu(plan, machine, samples, spots, times),
         "ram": _ram(plan, machine, samples, times),
-        "storage": _storage(machine, samples, spots),
+        "storage": _storage(plan, machine, samples, spots),
         "overlap_efficiency": _figure(
             round(max(0.0, 1 - (1 - slower) / faster), DIGITS),
             round(max(either.values()), DIGITS),
@@ -158,7 +158,7 @@ def _ram(plan: Plan, machine: Machine, samples: Samples, times: Times) -> dict[s
     }
 
 
-def _storage(machine: Machine, samples: Samples, spots: Samples) -> dict[str, Any]:
+def _storage(plan: Plan, machine: Machine, samples: Samples, spots: Samples) -> dict[str, Any]:
     loops = [key for key in samples.values if isinstance(key, LoopKey)]
     direct = sorted(key for key in loops if key.mode != "buffered")
     mode = direct[0].mode
@@ -198,7 +198,7 @@ def _storage(machine: Machine, samples: Samples, spots: Samples) -> dict[str, An
             "kind": "measured",
             "source": "the runtime's own readers into memory all over an arena, after so long without a read, in which "
             "products from RAM ran; means",
-            "uncertainty": _burst_uncertainty(samples, spots, bursts),
+            "uncertainty": _burst_uncertainty(plan, samples, spots, bursts),
             "rows": [
                 {
                     "request": size_text(key.request_bytes),
@@ -217,11 +217,12 @@ def _storage(machine: Machine, samples: Samples, spots: Samples) -> dict[str, An
     }
 
 
-def _burst_uncertainty(samples: Samples, spots: Samples, bursts: list[BurstKey]) -> float:
-    """The spread of a single row from round to round, not less than that of the spot checks' bursts."""
+def _burst_uncertainty(plan: Plan, samples: Samples, spots: Samples, bursts: list[BurstKey]) -> float:
+    """The spread of a row's mean from round to round, not less than that of the spot checks' bursts."""
     checked = [log_spread(values) for name, values in spots.values.items() if "burst" in str(name)]
-    rows = uncertainty(float(np.median([samples.spread_frac(key) for key in bursts])))
-    return max(rows, round(float(np.sqrt(np.mean(np.square(checked)))), 3))
+    rounds = [np.reshape(samples.values[key], (-1, plan.n_bursts)).tolist() for key in bursts]
+    spreads = [spread_frac([trimmed_mean(one) for one in values]) for values in rounds]
+    return max(uncertainty(float(np.median(spreads))), round(float(np.sqrt(np.mean(np.square(checked)))), 3))
 
 
 def _mode_text(mode: str) -> str:

@@ -62,6 +62,14 @@ class ShutKey(NamedTuple):
     threads: int
 
 
+class UsedKey(NamedTuple):
+    """Distinct experts of a layer that a chunk of n_tokens uses, the mean over the layers."""
+
+    shape: str
+    n_tokens: int
+    threads: int
+
+
 class RandomRouting:
     """The model's own choice is made and thrown away: random weights would take the same experts again and again."""
 
@@ -123,7 +131,12 @@ class ModelInMemory:
         name, threads = self.spec.name, kernels.n_threads
         for op, seconds in op_seconds(clock, n_skipped).items():
             samples.add(OpKey(name, op, n_tokens, threads), seconds)
-        samples.add(ShutKey(name, threads), float(session.record().zero_gate_frac[n_skipped:].mean()))
+        record = session.record()
+        if n_tokens == 1:
+            samples.add(ShutKey(name, threads), float(record.zero_gate_frac[n_skipped:].mean()))
+        else:
+            used = [len(np.unique(record.expert_ids[:, layer])) for layer in range(n_layers)]
+            samples.add(UsedKey(name, n_tokens, threads), float(np.mean(used)))
 
     def token_seconds(self, kernels: FastKernels, n_tokens: int) -> list[float]:
         """Seconds of each of n_tokens decode tokens after a short prompt."""

@@ -1,6 +1,7 @@
 """Names, sizes and settings of the machine, as far as the system tells without root."""
 
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from reference_runtime.conditions import (
 )
 
 DEFAULT_CACHE_BYTES = 8 * 2**20  # a last-level cache where the system does not tell
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 CPU0 = Path("/sys/devices/system/cpu/cpu0")
 
 
@@ -81,6 +83,8 @@ def _code() -> str:
     target = numba.config.CPU_NAME or get_host_cpu_name()  # type: ignore[attr-defined]
     layer = f"{numba.config.THREADING_LAYER} threads"  # type: ignore[attr-defined]
     compiled = f"numba {numba.__version__} for {target} with {layer}"
+    setting = re.search(r"\[(\w+)\]", _text(HUGE_PAGES) or "")  # pages decide how scattered a read's target is
+    threads += f", huge pages {setting.group(1) if setting else 'not told'}"
     return f"moeplan {version('moeplan')}, kernels and forward pass {code_fingerprint()}, {compiled}, {threads}"
 
 

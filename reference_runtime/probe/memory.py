@@ -2,7 +2,7 @@
 Weights in memory to time products on: larger than every cache, so that each use comes from RAM, or small enough to
 stay in one.
 
-The pages are those that the runtime has: its experts lie in one private mapping of small pages, its larger dense
+The pages are those that the runtime has: its experts lie in one private mapping, its larger dense
 matrices where numpy puts them, in huge pages where the system gives those.
 """
 

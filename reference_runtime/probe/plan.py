@@ -52,7 +52,7 @@ class Plan:
     burst_requests: tuple[int, ...] = (1, 2, 4, 8)
     burst_idle_s: tuple[float, ...] = (0.0003, 0.002, 0.008)
     cell_s: float = 0.05  # a closed loop runs so long at least, each round
-    n_bursts: int = 5  # of each kind a round; their mean is the sample
+    n_bursts: int = 5  # of each kind a round
     spot_arena_bytes: int | None = None  # see SpotChecks; other takes compare only with those of None
 
 
@@ -89,7 +89,8 @@ def make_plan(directory: Path, seconds: float, threads: Sequence[int] = ()) -> P
 
 def arena_bytes_of(machine_bytes: int, n_cores: int) -> int:
     """Bytes of weights that are cycled through on a machine with so much RAM and so many usable cores."""
-    return min(ARENA_BYTES, max(16 * MIB, machine_bytes // (ARENA_OF_RAM * len(thread_counts(n_cores)))))
+    share = machine_bytes // (ARENA_OF_RAM * len(thread_counts(n_cores)))
+    return min(ARENA_BYTES, max(16 * MIB, share // MIB * MIB))
 
 
 def thread_counts(n_cores: int) -> tuple[int, ...]:

@@ -128,7 +128,7 @@ def _times_or_again(
 
 
 def _times(plan: Plan, samples: Samples) -> tuple[Times, list[Disagreement]]:
-    products, contention = product_times(samples), contention_of(samples)
+    products, contention = product_times(plan, samples), contention_of(samples)
     rest, off = rest_times(plan, samples, products)
     speeds = (contention["compute_speed"]["value"], contention["read_speed"]["value"])
     return products | rest | miss_times(plan, samples, *speeds), off

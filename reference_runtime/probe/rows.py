@@ -3,7 +3,7 @@ From samples to the rows of the kernel table: products, what is left of an opera
 
     issue    busy beside reads, less busy after the same reads on demand
     wake     busy after a wait, less busy without a miss; and the hand-over, less a wait without a miss
-    delay    span beside compute, less a burst's time after as long a rest as a layer is
+    delay    span beside compute, less that of the same reads on demand
 
 (parts of with_reads.py).  What the profile's contention explains of issue and delay is taken off: the simulator counts
 it by itself.
@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from hardware_profiles.kernel_table import KERNEL_OPS, Call, KernelTable, KernelTimes
-from reference_runtime.probe.bursts import BurstKey
-from reference_runtime.probe.in_situ import COUNTED_TOKENS, PROMPT_TOKENS, SKIPPED_TOKENS, OpKey, ShutKey
+from reference_runtime.probe.in_situ import COUNTED_TOKENS, PROMPT_TOKENS, SKIPPED_TOKENS, OpKey, ShutKey, UsedKey
 from reference_runtime.probe.plan import Plan
 from reference_runtime.probe.products import RowKey
 from reference_runtime.probe.sampling import Samples, drift_frac, log_spread, trimmed_mean, uncertainty
@@ -55,9 +54,17 @@ def table_uncertainty(samples: Samples, spots: Samples) -> float:
     return max(rows, round(float(np.sqrt(np.mean(np.square(tokens)))), 3))
 
 
-def product_times(samples: Samples) -> dict[RowKey, float]:
-    """The mean of every product."""
-    return {key: samples.mean(key) for key in samples.values if isinstance(key, RowKey)}
+def product_times(plan: Plan, samples: Samples) -> dict[RowKey, float]:
+    """The mean of every product; LM heads from RAM as they stand in a forward pass where that is less."""
+    times = {key: samples.mean(key) for key in samples.values if isinstance(key, RowKey)}
+    for spec in plan.shapes:
+        (call,) = kernel_calls.lm_head_calls(spec)
+        for n_threads in plan.threads:
+            key = RowKey(call.op, call.type, int(call.size), 1, 0.0, plan.arena_bytes, n_threads)
+            whole = OpKey(spec.name, "lm_head", 1, n_threads)
+            if key in times and call.working_set >= plan.arena_bytes and whole in samples.values:
+                times[key] = min(times[key], samples.mean(whole))
+    return times
 
 
 def kernel_times(times: Times, n_threads: int) -> KernelTimes:
@@ -91,7 +98,7 @@ def size_text(n_bytes: int) -> str:
 
 def rest_times(plan: Plan, samples: Samples, products: Times) -> tuple[dict[RowKey, float], list[Disagreement]]:
     """
-    The rows of router, attention_rest, row, row_wait and step, from the models in memory; and where the products of an
+    The rows of router, attention_rest, experts_rest, row, row_wait and step, from the models in memory; and where the products of an
     operation take longer than the operation.
     """
     result: dict[RowKey, float] = {}
@@ -105,6 +112,9 @@ def rest_times(plan: Plan, samples: Samples, products: Times) -> tuple[dict[RowK
                         result[_key(op, size, n, plan, n_threads)] = max(LEAST_S, whole_s - parts_s)
                         if parts_s > whole_s:
                             off.append(Disagreement(spec.name, op, n, n_threads, parts_s / whole_s - 1))
+                if UsedKey(spec.name, n, n_threads) in samples.values:
+                    key, seconds = _experts_rest(plan, spec, n, n_threads, samples, kernels)
+                    result[key] = seconds
         # of the smallest shape: there it is a part of the operation, elsewhere less than the products' own error
         smallest = plan.shapes[0]
         result[_key("row", 1, 1, plan, n_threads)] = _row_s(smallest, n_threads, samples, kernels)
@@ -131,6 +141,19 @@ def _operations(
     yield "step", spec.hidden_size, seconds("embedding") + seconds("lm_head"), head
 
 
+def _experts_rest(
+    plan: Plan, spec: ModelSpec, n: int, n_threads: int, samples: Samples, kernels: KernelTimes
+) -> tuple[RowKey, float]:
+    """What an expert of a chunk of n tokens costs beside its products; the tokens spread evenly over those used."""
+    n_used = max(1, round(samples.mean(UsedKey(spec.name, n, n_threads))))
+    calls = kernel_calls.expert_ffn_calls(spec, n_used, n, 0.0)
+    (rest, *_) = [call for call in calls if call.op == "experts_rest"]
+    products_s = _sum((call for call in calls if call.op in ("gemm", "gemv")), kernels)
+    whole_s = samples.mean(OpKey(spec.name, "expert_ffn", n, n_threads))
+    key = _key("experts_rest", int(rest.size), rest.count, plan, n_threads)
+    return key, max(LEAST_S, (whole_s - products_s) / n_used)
+
+
 def _row_s(spec: ModelSpec, n_threads: int, samples: Samples, kernels: KernelTimes) -> float:
     assert spec.experts is not None
     zero_frac = samples.mean(ShutKey(spec.name, n_threads))
@@ -153,10 +176,9 @@ def miss_times(plan: Plan, samples: Samples, compute: float, read: float) -> dic
         still, beside = (_parts(samples, one) for one in (key._replace(n_misses=0), key))
         after = _parts(samples, key._replace(is_prefetch=False))
         shared = np.minimum(beside["busy"], beside["span"])
-        alone_s = _burst_s(samples, sizes[key.shape], n, trimmed_mean(still["busy"].tolist()))
         own = {
             "issue": beside["busy"] - after["busy"] - (1 - compute) * shared,
-            "delay": beside["span"] - alone_s - (1 - read) * shared,
+            "delay": beside["span"] - after["span"] - (1 - read) * shared,
             "wake": after["busy"] - still["busy"] + beside["hand_over"] - still["hand_over"],
         }
         for op, seconds in own.items():
@@ -168,18 +190,6 @@ def miss_times(plan: Plan, samples: Samples, compute: float, read: float) -> dic
 def _parts(samples: Samples, key: ReadsKey) -> dict[str, np.ndarray]:
     """The parts of a layer, a value for each round: differences are taken within a round."""
     return {part: np.array(samples.values[key._replace(part=part)]) for part in ("busy", "span", "hand_over")}
-
-
-def _burst_s(samples: Samples, n_bytes: int, n_requests: int, idle_s: float) -> float:
-    """Seconds of a burst, linear in the logarithm of the idle time and, for other sizes, in that of size and time."""
-    keys = [key for key in samples.values if isinstance(key, BurstKey) and key.n_requests == n_requests]
-    sizes = sorted({key.request_bytes for key in keys})
-    idles = sorted({key.idle_s for key in keys})
-    times = [
-        np.interp(np.log(idle_s), np.log(idles), [samples.mean(BurstKey(size, n_requests, idle)) for idle in idles])
-        for size in sizes
-    ]
-    return float(np.exp(np.interp(np.log(n_bytes), np.log(sizes), np.log(times))))
 
 
 def _sum(calls: Iterable[Call], kernels: KernelTimes, but: str = "") -> float:

@@ -20,6 +20,7 @@ from simulator.inverse.shapes import MAX_DEVIATION_FRAC, Wish, active_params, sh
 from simulator.inverse.speeds import Speeds, faster_storage_never_slower, miss_tables
 from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
+from simulator.prefetch import NONE
 from simulator.question import Prepared, Question
 from simulator.result import Design, DesignResult, Verdict
 from simulator.small_print import small_print, warnings_of
@@ -185,4 +186,6 @@ def _print(wish: Wish, last: Prepared, routing: Routing, seed: int) -> dict[str,
 def _warnings(last: Prepared) -> tuple[str, ...]:
     """What must not be missed, but for what the small print says of the routing."""
     ram = [text for text in warnings_of(last) if text.startswith("The RAM cap")]
-    return (*ram, "No such model exists: its routing, and what it can do, are not known; the interval covers neither.")
+    unknown = "No such model exists: its routing, and what it can do, are not known; the interval covers neither."
+    late = "The router runs after attention, so nothing is hidden: what holds is what an earlier router would hide."
+    return (*ram, unknown, *([late] if last.question.prefetch == NONE else ()))

@@ -118,6 +118,17 @@ def _shape(model: ModelSpec) -> tuple[int, int, int]:
     return model.experts.n_experts, model.experts.top_k, model.experts.ffn_size
 
 
+def with_router(model: ModelSpec, placement: str) -> ModelSpec:
+    """The model with its router before or after attention. Raises InputError for another place, or a dense model."""
+    places = {"pre-attention": "pre_attention", "post-attention": "post_attention"}
+    if placement not in places:
+        raise InputError("--router", f"must be {' or '.join(places)}", repr(placement))
+    if model.experts is None:
+        raise InputError("--like", "must be a model with experts", model.name)
+    router = model.experts.router.model_copy(update={"placement": places[placement]})
+    return model.model_copy(update={"experts": model.experts.model_copy(update={"router": router})})
+
+
 def active_params(model: ModelSpec) -> int:
     """Parameters of one token, counted as the vendor of the layers counts them."""
     return model_size.vendor_active_params(model)

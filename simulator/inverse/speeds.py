@@ -13,7 +13,7 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from simulator.costs import MissCosts, miss_costs
-from simulator.expert_layout import ExpertLayout
+from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.policies import STACK_POLICIES
 from simulator.question import (
     Prepared,
@@ -202,8 +202,8 @@ def more_slots_never_slower(question: Question) -> bool:
         return True
     if question.cache_policy not in STACK_POLICIES:
         return False
-    prepared = prepare(question)
-    beside, read_s = miss_tables(question, question_rates(question), prepared.layout)
+    layout = expert_layout(question.model, question.layout)
+    beside, read_s = miss_tables(question, question_rates(question), layout)
     return all((np.diff(table) >= 0).all() for table in (beside.issue_s, beside.delay_s, beside.wake_s, read_s))
 
 
@@ -214,8 +214,8 @@ def faster_storage_never_slower(question: Question) -> bool:
 
 def faster_compute_never_slower(question: Question) -> bool:
     """Whether faster compute is proven never to be slower: all its times fall, but waking after a wait costs more."""
-    prepared = prepare(question)
-    return not miss_tables(question, question_rates(question), prepared.layout)[0].wake_s.any()
+    layout = expert_layout(question.model, question.layout)
+    return not miss_tables(question, question_rates(question), layout)[0].wake_s.any()
 
 
 def miss_tables(question: Question, rates: DeviceRates, layout: ExpertLayout) -> tuple[MissCosts, np.ndarray]:

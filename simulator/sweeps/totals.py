@@ -24,7 +24,7 @@ from simulator.model.spec import ModelSpec
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Step
 from simulator.sweeps.miss_kernels import STEP, WAIT, add_all_waits, add_waits, count_misses, sum_before
-from simulator.sweeps.replay import StepColumns
+from simulator.trace_steps import StepColumns
 
 
 class CountedTokens:

@@ -289,4 +289,5 @@ def _run_json(run: RunComparison) -> dict[str, Any]:
         "error": run.error_frac,
         "steal_frac": run.steal_frac,
         "noise": run.noise_frac,
+        "clear_margin": run.margin,
     }

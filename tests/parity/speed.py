@@ -10,7 +10,9 @@ processes, interpreter included, run inside the same control group and the page 
 
 import argparse
 import contextlib
+import ctypes
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -28,6 +30,10 @@ N_PROMPT, N_WARM_UP = 16, 8
 # Interpreter, libraries and compiled kernels, beside --ram-cap: 85 MB of anonymous memory (smaps_rollup) and the pages
 # of code that run; with 130 MB the process was killed at a limit of 1.0 GB.
 OUR_BASELINE_BYTES = 170_000_000
+MOST_LEFT_FRAC = 0.01  # of a file's pages in the page cache after it was given back
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 
 def token_file(model: Path, n_tokens: int, folder: Path) -> Path:
@@ -90,10 +96,31 @@ def read_ahead(model: Path, kib: int | None) -> Iterator[None]:
 
 
 def drop_pages(*paths: Path) -> None:
-    """Give the page cache of files back, so that a new process is charged for what it reads."""
+    """
+    Give the page cache of files back, so that a new process is charged for what it reads.
+
+    Exits where the pages stay, which they do while another process has the file mapped.
+    """
     for path in paths:
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if resident_frac(path) > MOST_LEFT_FRAC:
+            raise SystemExit(f"{path}: stays in the page cache; another process has it mapped")
+
+
+def resident_frac(path: Path) -> float:
+    """Share of a file's pages that are in the page cache."""
+    n_bytes = path.stat().st_size
+    if not n_bytes:
+        return 0.0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ) as mapped:
+        pages = np.frombuffer(mapped, np.uint8)
+        resident = np.zeros(-(-n_bytes // mmap.PAGESIZE), np.uint8)
+        failed = _LIBC.mincore(pages.ctypes.data, n_bytes, resident.ctypes.data)
+        del pages  # lets the mapping go
+    if failed:
+        raise OSError(ctypes.get_errno(), "mincore")
+    return float((resident & 1).mean())
 
 
 def compare_in_ram(model: Path, tokens: Path, threads: list[int], n_runs: int) -> None:

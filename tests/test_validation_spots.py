@@ -1,0 +1,216 @@
+"""From spot checks to the machine's state, and the noise within a run: by hand and on made-up series."""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import device_rates
+from validation_grids import SPOTS, start_grid
+
+from hardware_profiles.catalog import load_profile
+from hardware_profiles.schema import HardwareProfile, SpotCheck
+from simulator.result import Interval
+from simulator.validation.machine_state import (
+    COMPUTE,
+    READ,
+    MachineState,
+    SpotPair,
+    check_names,
+    forecast_state,
+    grid_states,
+    without_drift,
+)
+from simulator.validation.run_noise import CLEAR_Z, boundary_margin, standard_error_frac
+from simulator.validation.spot_series import states
+from simulator.validation.tables import log_median, widened
+
+NAMES = {COMPUTE: "small_token_t1", READ: "burst_64KiB"}
+SLOW = MachineState(compute=1.4, read=1.7)
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> HardwareProfile:
+    """A profile with spot checks."""
+    start_grid(tmp_path)
+    return load_profile(str(tmp_path / "profile.yaml"))
+
+
+# The state
+
+
+def test_a_state_multiplies_every_time_and_no_limit() -> None:
+    """Compute and RAM by one factor, all of the storage's own times by the other; a share of speed stays."""
+    rates = device_rates(kernel_factor=1.5)
+    slow = SLOW.on(rates)
+    assert slow.kernel_factor == pytest.approx(1.5 * 1.4)
+    for name in ("gemv_flop_per_s", "gemm_flop_per_s", "ram_bytes_per_s"):
+        assert getattr(slow, name) == pytest.approx(getattr(rates, name) / 1.4)
+    assert slow.op_overhead_s == pytest.approx(rates.op_overhead_s * 1.4)
+    assert slow.sequential_read_bytes_per_s == pytest.approx(rates.sequential_read_bytes_per_s / 1.7)
+    for n in (1, 3):
+        assert slow.storage.burst_s(n, 65536) == pytest.approx(1.7 * rates.storage.burst_s(n, 65536))
+    assert slow.contended_compute_frac == rates.contended_compute_frac
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "threads", "token", "burst"),
+    [
+        (20_480, 1, "small_token_t1", "burst_64KiB"),
+        (1_990_656, 2, "large_token_t2", "burst_2MiB"),
+        (362_000, 1, "small_token_t1", "burst_64KiB"),
+        (363_000, 1, "large_token_t1", "burst_2MiB"),
+    ],
+)
+def test_a_model_takes_the_checks_of_its_size(n_bytes: int, threads: int, token: str, burst: str) -> None:
+    """Experts of some KB are small, of some MB large; the token is that of the run's threads."""
+    assert check_names(n_bytes, threads) == {COMPUTE: token, READ: burst}
+
+
+def test_the_state_by_hand(profile: HardwareProfile) -> None:
+    """Geometric mean of before and after over the probe's; half the difference of the logarithms is the spread."""
+    before = {name: 1.2 * seconds for name, seconds in SPOTS.items()}
+    after = {name: 2.7 * seconds for name, seconds in SPOTS.items()}
+    around = SpotPair(before, after)
+    state = grid_states([around], profile).around(around, NAMES)
+    assert state is not None
+    assert (state.compute, state.read) == (pytest.approx(1.8), pytest.approx(1.8))
+    assert state.compute_sigma == pytest.approx(math.log(2.7 / 1.2) / 2)
+    assert grid_states([around], profile).around(around, NAMES | {READ: "burst_2MiB"}) is None
+    without = SpotPair(before, {"small_token_t1": 1.0})
+    assert grid_states([without], profile).around(without, NAMES) is None
+
+
+def test_a_check_between_two_runs_is_one_take(profile: HardwareProfile) -> None:
+    """After a run and before the next is the same take; where a grid was stopped in between there are two."""
+    first, second, third, fourth = ({name: float(i) for name in SPOTS} for i in range(1, 5))
+    pairs = [SpotPair(first, second), SpotPair(second, third), SpotPair(fourth, first)]
+    found = grid_states(pairs, profile)
+    assert found.takes == (first, second, third, fourth, first)
+    states = [found.around(pair, NAMES) for pair in pairs]
+    factors = [state.compute * SPOTS["small_token_t1"] for state in states if state is not None]
+    assert factors == pytest.approx([math.sqrt(2), math.sqrt(6), math.sqrt(4)])
+
+
+def test_drift_is_the_distance_from_the_probe(profile: HardwareProfile) -> None:
+    """Always 10 % slower counts as much as to and fro by 10 %: the forecast knows of neither."""
+
+    def drift(factors: list[float]) -> dict[str, float]:
+        takes = [{name: seconds * factor for name, seconds in SPOTS.items()} for factor in factors]
+        return grid_states([SpotPair(*pair) for pair in pairwise(takes)], profile).drift
+
+    steady = drift([1.1] * 4)
+    assert steady == pytest.approx(dict.fromkeys(SPOTS, math.log(1.1)))
+    assert drift([1.1, 1 / 1.1, 1.1, 1 / 1.1]) == pytest.approx(steady)
+    sigma = pytest.approx(math.log(1.1))
+    assert forecast_state(steady, NAMES) == MachineState(compute_sigma=sigma, read_sigma=sigma)
+
+
+@pytest.mark.parametrize("walk", [0.0, 0.002, 0.03])
+def test_noise_of_the_checks_is_told_from_the_machine(walk: float) -> None:
+    """
+    A machine that walks, under checks that scatter by 4 %: the states found are nearer to the truth than the means of
+    two takes, much so where the machine is steady; their standard deviation is that of their error.
+    """
+    rng = np.random.default_rng(3)
+    truth = np.cumsum(walk * rng.standard_normal(160))
+    takes = truth + 0.04 * rng.standard_normal(160)
+    found, between = states(takes), (truth[1:] + truth[:-1]) / 2
+    error, naive = (float(np.sqrt(np.mean(np.square(x - between)))) for x in (found.mean, (takes[1:] + takes[:-1]) / 2))
+    assert error < (0.3 if walk < 0.01 else 0.95) * naive
+    assert 0.5 < error / float(np.sqrt(np.mean(np.square(found.sigma)))) < 2
+
+
+def test_without_noise_a_state_is_the_mean_of_its_two_takes() -> None:
+    """A machine that walks far between checks which do not scatter: nothing is smoothed away."""
+    takes = np.cumsum(np.random.default_rng(4).standard_normal(120))
+    assert states(takes).mean == pytest.approx((takes[1:] + takes[:-1]) / 2, abs=0.05)
+
+
+def test_a_spoiled_check_moves_no_state() -> None:
+    """One take of three times the others is left out; a step that stays is followed."""
+    takes = 0.02 * np.random.default_rng(5).standard_normal(80)
+    spoiled = takes.copy()
+    spoiled[40] += math.log(3)
+    assert states(spoiled).mean == pytest.approx(states(takes).mean, abs=0.01)
+    step = takes + np.where(np.arange(80) < 40, 0.0, 0.5)
+    assert states(step).mean[[35, 45]] == pytest.approx([0.0, 0.5], abs=0.1)
+
+
+def test_the_probes_own_drift_is_taken_out_in_quadrature() -> None:
+    """Spreads of bursts and kernels lose the spot checks' spread; they never go below zero, and nothing else moves."""
+    text = _with_bursts(load_profile("intel-n100"), uncertainty=0.10)
+    checks = tuple(SpotCheck(name=n, time="1 ms", spread=0.03) for n in NAMES.values())  # type: ignore[arg-type]
+    with_checks = text.model_copy(update={"spot_checks": checks})
+    left = without_drift(with_checks, NAMES)
+    assert left.storage.bursts is not None
+    assert text.storage.bursts is not None
+    assert left.storage.bursts.sigma == pytest.approx(math.sqrt(text.storage.bursts.sigma**2 - 0.03**2))
+    assert left.cpu == with_checks.cpu
+    wild = tuple(check.model_copy(update={"spread": 1.0}) for check in checks)
+    none = without_drift(with_checks.model_copy(update={"spot_checks": wild}), NAMES).storage.bursts
+    assert none is not None
+    assert none.uncertainty == 0
+
+
+def _with_bursts(profile: HardwareProfile, uncertainty: float) -> HardwareProfile:
+    row = {"request": "64 KiB", "time": "1 ms"}
+    rows = [row | {"n_requests": n} for n in (1, 2)]
+    bursts = {"kind": "measured", "source": "made up", "uncertainty": uncertainty, "rows": rows}
+    storage = type(profile.storage).model_fields["bursts"].annotation.__args__[0]  # type: ignore[union-attr]
+    made = storage.model_validate(bursts)
+    return profile.model_copy(update={"storage": profile.storage.model_copy(update={"bursts": made})})
+
+
+# The noise of a run
+
+
+def test_the_standard_error_by_hand() -> None:
+    """Independent residuals: standard deviation over sqrt(n); what the prediction knows is no noise."""
+    rng = np.random.default_rng(0)
+    pattern = np.where(np.arange(4000) % 7 == 0, 3.0, 1.0)  # tokens with many misses
+    noise = 1 + 0.05 * rng.standard_normal(4000)
+    assert standard_error_frac(pattern, 2 * pattern) == pytest.approx(0, abs=1e-12)
+    assert standard_error_frac(noise, np.ones(4000)) == pytest.approx(0.05 / math.sqrt(4000), rel=0.1)
+    assert standard_error_frac(np.ones(1), np.ones(1)) == 0
+
+
+def test_slow_waves_make_a_mean_less_sure() -> None:
+    """Token times in blocks of 20 alike tell as much as one time each: the standard error is that of the blocks."""
+    rng = np.random.default_rng(1)
+    single = 1 + 0.05 * rng.standard_normal(200)
+    blocks = np.repeat(single, 20)
+    once, waves = standard_error_frac(single, np.ones(200)), standard_error_frac(blocks, np.ones(4000))
+    assert waves == pytest.approx(once, rel=0.25)
+
+
+def test_the_margin_is_the_noise_of_its_own_rows() -> None:
+    """Attention about its layer's median, reads about those with as many misses; between such groups nothing counts."""
+    rng = np.random.default_rng(2)
+    n = 4000
+    layer, misses = rng.integers(0, 4, n), rng.integers(1, 4, n)
+    attention = (1.0 + layer) * np.exp(0.03 * rng.standard_normal(n))
+    read = 1.0 * misses * np.exp(0.04 * rng.standard_normal(n))
+    index = pd.MultiIndex.from_arrays([np.arange(n), layer], names=["token", "layer"])
+    rows = pd.DataFrame({"attention": attention, "read": read, "n_misses": misses}, index=index)
+    assert boundary_margin(rows) == pytest.approx(CLEAR_Z * 0.05, rel=0.1)
+    assert boundary_margin(rows.iloc[:1]) == 0
+    assert boundary_margin(rows.assign(n_misses=0)) == 0
+
+
+def test_an_interval_is_widened_in_quadrature() -> None:
+    """3 and 4 give 5, on a logarithmic scale; without noise it is what it was."""
+    interval = Interval(10.0, 10.0 / math.exp(0.3), 10.0 * math.exp(0.3))
+    wider = widened(interval, 0.4 / 1.2815515655446004)
+    assert (wider.low, wider.high) == (pytest.approx(10 / math.exp(0.5)), pytest.approx(10 * math.exp(0.5)))
+    assert widened(interval, 0.0) == Interval(10.0, pytest.approx(interval.low), pytest.approx(interval.high))
+
+
+def test_a_median_of_ratios_is_the_ratio_of_medians() -> None:
+    """Of an even number too, so that a prediction that is the same for each run is shown as it is."""
+    values = [3.0, 8.0, 4.0, 16.0]
+    assert log_median(values) == pytest.approx(math.sqrt(32))
+    assert log_median(12 / value for value in values) == pytest.approx(12 / log_median(values))
+    assert log_median([5.0, 5.0]) == 5.0
