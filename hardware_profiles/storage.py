@@ -75,7 +75,9 @@ class StorageModel:
 
     def burst_s(self, n_requests: int, request_bytes: int) -> float:
         """Seconds from issuing n_requests at once on an idle device to the arrival of the last one."""
-        return _burst_s(self, n_requests, request_bytes)
+        if n_requests == 0:
+            return 0.0
+        return _arrivals_s(self, 1 << (n_requests - 1).bit_length(), request_bytes)[n_requests - 1]
 
     def effective_bandwidth(self, request_bytes: int, queue_depth: int) -> float:
         """Bytes per second of a closed loop that keeps queue_depth requests in flight."""
@@ -90,17 +92,21 @@ class StorageModel:
         return replace(self, lane_s_per_byte=self.lane_s_per_byte * factor, bus_s_per_byte=self.bus_s_per_byte * factor)
 
 
-@lru_cache(maxsize=65536)
-def _burst_s(storage: StorageModel, n_requests: int, request_bytes: int) -> float:
-    """Lanes are taken in order of issue, the bus in order of leaving the lanes (all requests are alike)."""
-    if n_requests == 0:
-        return 0.0
+@lru_cache(maxsize=4096)
+def _arrivals_s(storage: StorageModel, n_requests: int, request_bytes: int) -> tuple[float, ...]:
+    """
+    When each of n_requests that are issued at once has arrived: a request waits for none that was issued after it.
+
+    Lanes are taken in order of issue, the bus in order of leaving the lanes (all requests are alike).
+    """
     n_pieces, piece_bytes = storage.pieces(request_bytes)
     lane_s, bus_s = storage.service_s(piece_bytes)
     free_lanes = [0.0] * min(storage.queue_depth, n_requests * n_pieces)
-    bus_free = 0.0
-    for _ in range(n_requests * n_pieces):
-        at_bus = heapq.heappop(free_lanes) + lane_s
-        bus_free = max(bus_free, at_bus) + bus_s
-        heapq.heappush(free_lanes, bus_free)
-    return bus_free + storage.lag_s(piece_bytes)
+    bus_free, lag_s, arrivals = 0.0, storage.lag_s(piece_bytes), []
+    for _ in range(n_requests):
+        for _ in range(n_pieces):
+            at_bus = heapq.heappop(free_lanes) + lane_s
+            bus_free = max(bus_free, at_bus) + bus_s
+            heapq.heappush(free_lanes, bus_free)
+        arrivals.append(bus_free + lag_s)
+    return tuple(arrivals)

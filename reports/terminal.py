@@ -8,13 +8,11 @@ from rich.text import Text
 
 from moeplan.quantity import format_seconds
 from reports import wording
-from reports.console_text import MAX_WIDTH, plain, print_lines, print_things, text_width
+from reports.console_text import plain, print_lines, print_things, text_width
 from reports.grid import Grid, as_grids
 from reports.inverse_terminal import render_inverse
 from reports.memory_wording import memory_rows
 from simulator.result import Change, Interval, MemoryResult, PlanResult, Result, SweepRow
-
-__all__ = ["MAX_WIDTH", "plain", "render_plan", "render_result", "render_sweep"]
 
 BAR_WIDTH = 56
 BAR_MARKS = {

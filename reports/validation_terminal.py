@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reports.terminal import MAX_WIDTH, plain
+from reports.console_text import MAX_WIDTH, plain
 from reports.validation_tables import (
     TextTable,
     cells_table,
