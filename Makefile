@@ -95,7 +95,7 @@ $(GRID)/profile.yaml: | $(READY)
 # The simulator against llama.cpp: in RAM, and, as root on control groups v1, on a mapped file under a memory limit.
 validate-llamacpp: $(PARITY)/.ready $(BIG) $(GRID)/profile.yaml
 	PYTHONPATH=.:tests $(PARITY)/bin/python -m parity.validate_llama_cpp $(BIG) --output output/validate-llamacpp.json \
-	  --n-runs 3 --profile $(GRID)/profile.yaml
+	  --n-runs 1 --profile $(GRID)/profile.yaml
 
 $(BIG): | $(READY)
 	$(BIN)/moeplan model synthesize --model smallthinker-4b-a0.6b --quantisation Q4_0 --output $(BIG)

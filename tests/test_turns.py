@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 from parity import undisturbed
 from parity.llama_cpp_rows import Row, as_document, as_line, as_markdown, summary
-from parity.undisturbed import N_MOST_ROUNDS, N_QUIET, N_ROUNDS, Turn, repeated, take_turns
+from parity.undisturbed import Turn, repeated, take_turns
+
+N_ROUNDS, N_MOST_ROUNDS, N_QUIET = 7, 12, 5
 
 
 class Machine:
@@ -33,7 +35,7 @@ class Machine:
 
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch) -> type[Machine]:
-    """The clock of parity.undisturbed is that of the machine made last."""
+    """The clock of parity.undisturbed is that of the machine made last; rounds are few."""
     made: list[Machine] = []
 
     class Watched(Machine):
@@ -41,6 +43,8 @@ def on(monkeypatch: pytest.MonkeyPatch) -> type[Machine]:
             super().__init__(shares)
             made.append(self)
 
+    for name, value in (("N_ROUNDS", N_ROUNDS), ("N_MOST_ROUNDS", N_MOST_ROUNDS), ("N_QUIET", N_QUIET)):
+        monkeypatch.setattr(undisturbed, name, value)
     monkeypatch.setattr(undisturbed, "time", SimpleNamespace(perf_counter=lambda: made[-1].now_s))
     monkeypatch.setattr(undisturbed, "others_busy_s", lambda: made[-1].others_s)
     monkeypatch.setattr(undisturbed, "favoured", contextlib.nullcontext)

@@ -4,7 +4,7 @@ Decode fixed token ids with llama.cpp and print one JSON line; a process of its 
     python -m parity.decode_llama_cpp MODEL TOKENS.json --n-prompt 16 --threads 2 [--no-repack] [--no-read-ahead]
 
 Beside the speed it says what the process itself was charged for the counted tokens: bytes read from storage and pages
-missed, and the anonymous memory that it holds.
+missed, and what its control group holds beside file pages.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 import llama_cpp
 
 from parity.llama_cpp_engine import patched_defaults
+from parity.speed import CGROUP
 
 MADV_RANDOM = 1  # <bits/mman-linux.h>
 
@@ -60,7 +61,7 @@ def main() -> None:
         "n_counted_tokens": n_counted,
         "bytes_read_per_token": (read[-1] - read[n_warm]) / n_counted,
         "misses_per_token": (misses[-1] - misses[n_warm]) / n_counted,
-        "anonymous_bytes": _anonymous_bytes(),
+        "held_bytes": _held_bytes(),
         "seconds": seconds,
         "bytes_read": [after - before for before, after in pairwise(read)],
     }
@@ -83,20 +84,26 @@ def _bytes_read() -> int:
 
 
 def _misses() -> int:
-    """
-    Pages that were touched and not in the page cache: `pgmajfault` of the control group, of the system outside of one.
+    """Pages that were touched and not in the page cache: of the control group, of the system outside of one."""
+    return _count("pgmajfault", _group_file("memory.stat") or Path("/proc/vmstat"))
 
-    A process's own count of major faults has in it every wait for a page that another fault is reading.
-    """
+
+def _held_bytes() -> int | None:
+    """What the control group is charged for beside file pages: the process, its page tables, the kernel's own."""
+    usage, counts = _group_file("memory.usage_in_bytes"), _group_file("memory.stat")
+    return int(usage.read_text()) - _count("cache", counts) if usage and counts else None
+
+
+def _group_file(name: str) -> Path | None:
+    """A file of this process's control group, None where it is in none that can be seen."""
     group = re.search(r"^\d+:memory:(/.+)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
-    counts = Path(f"/sys/fs/cgroup/memory{group[1]}/memory.stat") if group else None
-    text = (counts if counts and counts.exists() else Path("/proc/vmstat")).read_text()
-    return int(re.search(r"^pgmajfault (\d+)$", text, re.MULTILINE)[1])  # type: ignore[index]
+    path = CGROUP / group[1].lstrip("/") / name if group else None
+    return path if path and path.exists() else None
 
 
-def _anonymous_bytes() -> int:
-    """Resident memory without a file behind it."""
-    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1])  # type: ignore[index]
+def _count(name: str, path: Path) -> int:
+    """A line `name number`."""
+    return int(re.search(rf"^{name} (\d+)$", path.read_text(), re.MULTILINE)[1])  # type: ignore[index]
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ LIMITS = (2_000_000_000, 1_500_000_000, 1_000_000_000)
 READ_AHEADS_KIB = (8192, 128, None)
 N_COUNTED = {8192: 8, 128: 24, None: 8}  # tokens; without read-ahead and with a large one a token takes seconds
 MOST_TOKENS = N_PROMPT + N_WARM_UP + max(N_COUNTED.values())
-PAGE_TABLE_FRAC = 1 / 512  # 8 bytes for each mapped page of 4 KiB, charged to the group
 PATIENCE_S = 20.0  # for a quiet moment before a run
 
 Case = tuple[int, int | None]  # limit in bytes, read-ahead in KiB
@@ -127,10 +126,13 @@ def _predicted(
 
 
 def _held_bytes(path: Path, trace: RoutingTrace, folder: Path) -> int:
-    """What the process holds beside the file's pages, seen in a run without a limit, which nothing is predicted of."""
+    """
+    What a limit holds beside file pages, seen in a run whose limit is twice the file, which nothing is predicted of.
+    """
     tokens = _token_file(_token_ids(trace), min(N_COUNTED.values()), folder)
-    run = measured(llama_cpp(path, tokens, N_THREADS, "--no-repack"))
-    return round(run["anonymous_bytes"] + PAGE_TABLE_FRAC * path.stat().st_size)
+    drop_pages(path)
+    with memory_limit(2 * path.stat().st_size) as enter:
+        return int(measured(llama_cpp(path, tokens, N_THREADS, "--no-repack"), enter)["held_bytes"])
 
 
 def _load_bytes(path: Path, kib: int | None) -> int | None:

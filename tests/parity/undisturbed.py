@@ -20,7 +20,7 @@ Name = TypeVar("Name", bound=Hashable)
 Turn = Callable[[], Sequence[float]]  # does what is timed a few times: the seconds of each time that counts
 
 TURN_S = 0.12  # the kernel counts busy time in steps of 10 ms
-N_ROUNDS, N_MOST_ROUNDS = 7, 12
+N_ROUNDS, N_MOST_ROUNDS = 12, 16
 N_QUIET = 5  # undisturbed turns wanted of everything
 MOST_DISTURBED_FRAC = 0.08  # of one core, by others, in a turn that counts
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
