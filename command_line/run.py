@@ -89,7 +89,7 @@ def run(
         storage_bytes_per_s=_quantity(storage_limit, "byte/second", "--storage-limit"),
         storage_latency_s=_quantity(storage_latency, "second", "--storage-latency") or 0.0,
         cache_policy=cache, prefetch=prefetch, layout=layout, store=store, n_threads=threads, kernels=kernels,
-        chunk_tokens=prefill_chunk,
+        chunk_tokens=prefill_chunk, bind_threads=True,
     )  # fmt: skip
     if record is not None:
         check_record(record)

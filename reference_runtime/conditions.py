@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from reference_runtime.core_affinity import all_cores
+
 THREAD_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -51,7 +53,7 @@ def clock_governor() -> str:
 
 def usable_cores() -> int:
     """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(all_cores()) or os.cpu_count() or 1
 
 
 def cpu_name() -> str:

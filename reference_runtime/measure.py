@@ -178,6 +178,7 @@ def main(argv: list[str] | None = None) -> None:
             store=args.store,
             n_threads=args.threads,
             chunk_tokens=max(1, args.n_prompt),
+            bind_threads=True,
         )
         with open_runtime(options, 1) as runtime:
             print(f"{cpu_name()}; {runtime.model.config.name}; {runtime.n_threads} threads; {runtime.layout} layout")

@@ -56,9 +56,11 @@ class ReplayRouter:
         Raises InputError behind the trace's last row unless it wraps.
         """
         route(scores, config)  # for its time
-        rows = self._first_row + first_position + np.arange(len(scores))  # (n,)
-        self.check_length(int(rows[-1]) + 1 - self._first_row)
-        rows %= len(self._ids)
+        self.check_length(first_position + len(scores))
+        first, n_rows = (self._first_row + first_position) % len(self._ids), len(self._ids)
+        rows: slice | np.ndarray = slice(first, first + len(scores))  # one token's row is soon found
+        if first + len(scores) > n_rows:
+            rows = (first + np.arange(len(scores))) % n_rows
         return self._ids[rows, layer].astype(np.int64), self._weights[rows, layer]
 
     def check_length(self, n_tokens: int) -> None:

@@ -7,7 +7,7 @@ decided by the simulator's own memory plan, so both count the same number of slo
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 from moeplan.errors import InputError, nearest
 from moeplan.quantity import format_bytes
 from reference_runtime.conditions import file_system, ram_bytes, read_ahead_bytes, usable_cores
+from reference_runtime.core_affinity import bound_threads
 from reference_runtime.kernels.fast import MOST_THREADS, FastKernels
 from reference_runtime.kernels.plain import PlainKernels
 from reference_runtime.kv_cache import check_capacity
@@ -53,7 +54,9 @@ class RuntimeOptions:
 
     ram_cap_bytes: None keeps everything resident; prefetch: None takes what the model's router allows; layout: None
     takes the bundle where it is prepared and the model file itself otherwise; store: the bundle, None beside the
-    model; n_threads: None takes all cores that the process may use.
+    model; n_threads: None takes all cores that the process may use; bind_threads:
+    where that is as many as there are cores, each thread stays on its own while the model is open (core_affinity.py),
+    which a program that does other things meanwhile may not want.
     """
 
     model: Path
@@ -67,6 +70,7 @@ class RuntimeOptions:
     n_threads: int | None = None
     kernels: str = "fast"
     chunk_tokens: int = PREFILL_CHUNK_TOKENS
+    bind_threads: bool = False
 
     @property
     def store_path(self) -> Path:
@@ -95,6 +99,7 @@ class Runtime:
     layout: str
     n_threads: int
     warnings: tuple[str, ...]
+    threads_bound: bool = False
     opened_as: Identity | None = None  # of the model's first file
 
     def fingerprint(self) -> str:
@@ -132,6 +137,7 @@ class Runtime:
             "model": str(path.name),
             "kernels": f"{options.kernels} kernels",
             "threads": str(self.n_threads),
+            "threads_bound": "each to a core" if self.threads_bound else "no",
             "top_k": f"{self.model.config.top_k} of the model's {self.model_file.config.top_k}",
             "ram_cap_bytes": "none" if options.ram_cap_bytes is None else str(options.ram_cap_bytes),
             "verdict": self.plan.verdict,
@@ -216,13 +222,14 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
     except BaseException:
         store.close()
         raise
-    with experts, threadpool_limits(n_threads, user_api="blas"):
+    binding = bound_threads(n_threads) if options.bind_threads else nullcontext(False)
+    with experts, threadpool_limits(n_threads, user_api="blas"), binding as is_bound:
         if plan.verdict == "resident":
             experts.preload(progress or (lambda done, total: None))
         model = Model(model_file.config, dense, experts, kernels)
         yield Runtime(
             options, model, model_file, experts, plan, clock, tokenizer, baseline, prefetch, layout, n_threads,
-            (*model_file.warnings, *warnings), opened_as,
+            (*model_file.warnings, *warnings), is_bound, opened_as,
         )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from moeplan.errors import InputError
 from reference_runtime import packing
+from reference_runtime.core_affinity import noting_workers
 from reference_runtime.kernels import plain
 from reference_runtime.kernels.fast_attention import attend_one
 from reference_runtime.kernels.fast_dots import multiply_rows
@@ -103,6 +104,7 @@ class FastKernels:
                 n_zero += plain.add_expert(self.matmul, mixed, z, tokens, expert, weights, activation)
         return n_zero
 
+    @noting_workers()
     def warm_up(self) -> None:
         """Compile all kernels, or load them from numba's cache: up to a minute once, later a second."""
         packing.warm_up()

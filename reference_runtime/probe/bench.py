@@ -15,6 +15,7 @@ from time import perf_counter
 
 from threadpoolctl import threadpool_limits
 
+from reference_runtime.core_affinity import bound_threads, free_this_thread
 from reference_runtime.kernels.fast import FastKernels
 from reference_runtime.probe.bursts import BurstKey, Bursts
 from reference_runtime.probe.in_situ import ModelInMemory, models_in_memory
@@ -64,6 +65,7 @@ def open_bench(plan: Plan, n_threads: int, path: Path) -> Iterator[Bench]:
     kernels = FastKernels(n_threads)
     kernels.warm_up()
     with ExitStack() as opened:
+        opened.enter_context(bound_threads(n_threads))
         file, weights = opened.enter_context(open_probe_file(path)), Weights(plan)
         models = opened.enter_context(models_in_memory(plan, weights.arena))
         reading = opened.enter_context(models_with_reads(plan.shapes[:2], plan.arena_bytes, weights.arena, file.direct))
@@ -148,7 +150,7 @@ def burst_keys(plan: Plan) -> list[BurstKey]:
 
 def copied_bytes_per_s(arena: WeightArena, n_threads: int) -> float:
     """Bytes read and written in a second by a copy in memory, far larger than the caches."""
-    with ThreadPoolExecutor(n_threads) as pool:
+    with ThreadPoolExecutor(n_threads, initializer=free_this_thread) as pool:
         began = perf_counter()
         copies = [pool.submit(arena.copy, part, n_threads) for part in range(n_threads)]
         return sum(copy.result() for copy in copies) / (perf_counter() - began)

@@ -98,8 +98,8 @@ def size_text(n_bytes: int) -> str:
 
 def rest_times(plan: Plan, samples: Samples, products: Times) -> tuple[dict[RowKey, float], list[Disagreement]]:
     """
-    The rows of router, attention_rest, experts_rest, row, row_wait and step, from the models in memory; and where the products of an
-    operation take longer than the operation.
+    The rows of router, attention_rest, experts_rest, row, row_wait and step, from the models in memory; and where the
+    products of an operation take longer than the operation.
     """
     result: dict[RowKey, float] = {}
     off: list[Disagreement] = []

@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from moeplan.errors import InputError
 from moeplan.quantity import format_bytes
 from reference_runtime.conditions import ram_bytes, usable_cores
+from reference_runtime.core_affinity import bound_threads
 from reference_runtime.kernels.fast import MOST_THREADS, FastKernels
 from reference_runtime.probe.bursts import BurstKey, Bursts
 from reference_runtime.probe.in_situ import ModelInMemory
@@ -108,6 +109,7 @@ def open_spot_work(n_threads: int, arena_bytes: int, file: Path | None) -> Itera
     small, large = (spec_that_fits(load_model_spec(name), arena_bytes) for name in SHAPES[:2])
     arena = WeightArena(arena_bytes)
     with ExitStack() as opened:
+        opened.enter_context(bound_threads(n_threads))
         models = [ModelInMemory(spec, arena_bytes, arena) for spec in (small, large)]
         for model in models:
             opened.callback(model.close)

@@ -16,6 +16,7 @@ import numpy as np
 
 from moeplan.errors import InputError
 from moeplan.quantity import format_bytes
+from reference_runtime.core_affinity import free_this_thread
 from reference_runtime.streaming.storage_limiter import StorageLimiter
 from simulator.expert_layout import ALIGNMENT_BYTES, padded
 
@@ -213,6 +214,7 @@ class Readers:
             thread.join()
 
     def _serve(self, lane: int, buffer: np.ndarray) -> None:
+        free_this_thread()
         while (read := self._reads.get()) is not None:
             failure: InputError | None = InputError("reader thread", "must not fail", "an error of its own")
             try:
