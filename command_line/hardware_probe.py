@@ -18,6 +18,10 @@ def probe(
     directory: Annotated[
         Path | None, typer.Option(help="A folder on the disk to measure; default: that of FILE.", metavar="DIR")
     ] = None,
+    read: Annotated[
+        Path | None,
+        typer.Option(help="A large file to read instead of writing one, best the model that will run.", metavar="FILE"),
+    ] = None,
     threads: Annotated[
         str | None,
         typer.Option(help="Numbers of threads, e.g. 1,2,4; default: one, powers of two, all.", metavar="N,N"),
@@ -29,7 +33,8 @@ def probe(
     """
     Measure this machine: the runtime's kernels, RAM, the disk, and both at once.  Takes under three minutes.
 
-    A file of random bytes is written to the disk for that and removed.
+    A file of random bytes is written to the disk for that and removed, unless --read names one that is there: some
+    disks read what was just written faster than what lies there for long.
     """
     from hardware_profiles.catalog import load_profile
     from moeplan.files import atomic_path, output_target
@@ -40,8 +45,10 @@ def probe(
     from reference_runtime.probe.writer import profile_yaml
 
     target = output_target(output, ".yaml")
-    plan = make_plan(target.parent if directory is None else directory, seconds, _thread_counts(threads))
-    check_room(plan.directory, plan.file_bytes)
+    place = target.parent if read is None else read.parent
+    plan = make_plan(place if directory is None else directory, seconds, _thread_counts(threads), read)
+    if read is None:
+        check_room(plan.directory, plan.file_bytes)
     print(f"measuring for about {plan.seconds:.0f} s; {announcement(plan)}", file=sys.stderr)
     with step_bar("probe") as progress:
         profile = probe_machine(plan, _name(target), progress)

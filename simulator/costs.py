@@ -24,6 +24,7 @@ import numpy as np
 
 from hardware_profiles.kernel_table import Call, KernelOp, KernelTimes
 from hardware_profiles.rates import DeviceRates
+from hardware_profiles.storage import StorageModel
 from simulator import kernel_calls
 from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
@@ -225,7 +226,17 @@ def miss_costs(rates: DeviceRates, expert_bytes: int, most: int) -> MissCosts:
     issue, delay, wake = (
         rates.kernel_factor * _miss_table(rates.kernels, op, expert_bytes, most) for op in ("issue", "delay", "wake")
     )
-    return MissCosts(issue, delay, wake)
+    return MissCosts(issue, np.maximum(0.0, delay - _slack_s(rates.storage, expert_bytes, most)), wake)
+
+
+def _slack_s(storage: StorageModel, expert_bytes: int, most: int) -> np.ndarray:
+    """What a limiter makes 0 to `most` reads take longer than the device: a delay of the device is lost within."""
+    if storage.limit_bytes_per_s is None:
+        return np.zeros(most + 1)
+    device = replace(storage, limit_bytes_per_s=None)
+    return np.array(
+        [storage.burst_s(n, expert_bytes) - device.burst_s(n, expert_bytes) for n in range(most + 1)], dtype=np.float64
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -121,6 +121,17 @@ def test_taking_a_row_from_the_cache_costs_what_was_measured_and_nothing_where_i
     assert with_it == pytest.approx(without + 17e-6)
 
 
+def test_a_delay_of_the_reads_is_lost_within_what_a_limiter_adds() -> None:
+    """Where the limiter gives a read more time than the device needs and the delay together, nothing is left of it."""
+    rates = replace(device_rates(), kernels=times_of(*FULL))
+    free, limited = (costs.miss_costs(r, 8192, 2).delay_s for r in (rates, rates.limited(1e6, 8192)))
+    assert free[1] > 0
+    assert limited.tolist() == [0, 0, 0]
+    own_s = rates.storage.burst_s(1, 8192)
+    barely = costs.miss_costs(rates.limited(8192 / (own_s + free[1] / 2), 8192), 8192, 1).delay_s
+    assert barely[1] == pytest.approx(free[1] / 2, rel=1e-6)
+
+
 def test_a_type_that_was_not_measured_takes_the_roofline() -> None:
     """A missing kernel must not be free."""
     kernels = times_of(row("router", 64, "11 us"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from gguf import GGMLQuantizationType
 
 from moeplan.errors import InputError
+from moeplan.quantity import format_bytes
 from reference_runtime.conditions import ram_bytes, usable_cores
 from reference_runtime.kernels.fast import MOST_THREADS
 from reference_runtime.probe.machine import last_level_cache_bytes
@@ -54,11 +55,13 @@ class Plan:
     cell_s: float = 0.05  # a closed loop runs so long at least, each round
     n_bursts: int = 5  # of each kind a round
     spot_arena_bytes: int | None = None  # see SpotChecks; other takes compare only with those of None
+    read_file: Path | None = None  # that is read instead of a new one: see make_plan
 
 
-def make_plan(directory: Path, seconds: float, threads: Sequence[int] = ()) -> Plan:
+def make_plan(directory: Path, seconds: float, threads: Sequence[int] = (), read_file: Path | None = None) -> Plan:
     """
-    The plan for a machine; threads: (): one, all usable cores and powers of two between.
+    The plan for a machine; threads: (): one, all usable cores and powers of two between; read_file: a large file that
+    is there, so that nothing is written: some disks read a file that was just written faster than an old one.
 
     A short probe measures small and middle shapes only, over a smaller arena and file.  Raises InputError.
     """
@@ -66,6 +69,8 @@ def make_plan(directory: Path, seconds: float, threads: Sequence[int] = ()) -> P
         must = f"must be {FEWEST_SECONDS:g} to {LONGEST_SECONDS:g}"
         advice = "one round of everything takes the least of it" if seconds < FEWEST_SECONDS else ""
         raise InputError("--seconds", must, f"{seconds:g}", advice)
+    if read_file is not None:
+        _check_read_file(read_file)
     cores = min(usable_cores(), MOST_THREADS)
     chosen = tuple(sorted(set(threads))) or thread_counts(cores)
     if not 1 <= chosen[0] <= chosen[-1] <= cores:
@@ -81,10 +86,24 @@ def make_plan(directory: Path, seconds: float, threads: Sequence[int] = ()) -> P
         arena_bytes=arena,
         middle_bytes=min(max(cache * 3 // 4, 4 * MIB), arena // 8),
         warm_bytes=min(max(cache // 4, 2 * MIB), arena // 16, 8 * MIB),
-        file_bytes=FILE_BYTES // 8 if is_rough else FILE_BYTES,
+        file_bytes=_file_bytes(is_rough, read_file),
+        read_file=read_file,
         shapes=tuple(spec_that_fits(load_model_spec(name), arena) for name in names),
         **({"chunks": (16, 128)} if is_rough else {}),  # type: ignore[arg-type]
     )
+
+
+def _file_bytes(is_rough: bool, read_file: Path | None) -> int:
+    if read_file is not None:
+        return read_file.stat().st_size
+    return FILE_BYTES // 8 if is_rough else FILE_BYTES
+
+
+def _check_read_file(path: Path) -> None:
+    n_bytes = path.stat().st_size if path.is_file() else 0
+    if n_bytes < FILE_BYTES // 8:
+        must = f"must be a file of {format_bytes(FILE_BYTES // 8)} at least"
+        raise InputError(f"--read {path}", must, format_bytes(n_bytes) if path.is_file() else "no file")
 
 
 def arena_bytes_of(machine_bytes: int, n_cores: int) -> int:

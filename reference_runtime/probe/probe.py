@@ -22,7 +22,7 @@ from reference_runtime.probe.products import RowKey, type_name
 from reference_runtime.probe.rows import Disagreement, Times, miss_times, product_times, rest_times
 from reference_runtime.probe.sampling import Samples, log_spread
 from reference_runtime.probe.spot_checks import SpotChecks
-from reference_runtime.probe.storage import check_room, probe_file
+from reference_runtime.probe.storage import check_room, open_probe_file, probe_file
 from reference_runtime.probe.worker import Worker
 
 SLACK_ROUNDS = (1, 3, 4, 6)  # after these the rounds become shorter: see bench.py
@@ -58,6 +58,8 @@ class Bench:
 
 def announcement(plan: Plan) -> str:
     """What the probe is going to do to the disk, in one line."""
+    if plan.read_file is not None:
+        return f"reads {plan.read_file} and writes nothing"
     return f"writes {plan.file_bytes / 1e6:.0f} MB to {plan.directory} and removes them"
 
 
@@ -67,7 +69,8 @@ def probe(plan: Plan, name: str, on_progress: OnProgress = lambda done, total: N
 
     Raises InputError: a folder that cannot be written, a disk with too little room, too little memory.
     """
-    check_room(plan.directory, plan.file_bytes)
+    if plan.read_file is None:
+        check_room(plan.directory, plan.file_bytes)
     load = os.getloadavg()[0]
     machine, began, stolen = this_machine(plan.directory), perf_counter(), stolen_s()
     check_memory(machine, N_ARENAS * plan.arena_bytes * len(plan.threads))
@@ -88,7 +91,8 @@ def probe(plan: Plan, name: str, on_progress: OnProgress = lambda done, total: N
 @contextmanager
 def _open(plan: Plan, progress: Callable[[object], object]) -> Iterator[Bench]:
     with ExitStack() as opened:
-        file = opened.enter_context(probe_file(plan.directory, plan.file_bytes, progress))
+        of_plan = probe_file(plan.directory, plan.file_bytes, progress)
+        file = opened.enter_context(of_plan if plan.read_file is None else open_probe_file(plan.read_file))
         workers = {n: opened.enter_context(Worker(open_bench, plan, n, file.path)) for n in plan.threads}
         checks = SpotChecks(file.path, plan.directory, plan.threads, plan.spot_arena_bytes)
         opened.callback(checks.close)
