@@ -85,12 +85,17 @@ GRID := output/validation
 
 validate: $(BIG) $(GRID)/profile.yaml
 	$(BIN)/python -m reference_runtime.validation_grid $(GRID) --model-4b $(BIG)
-	test -f $(GRID)/profile-after.yaml || $(BIN)/moeplan hardware probe --output $(GRID)/profile-after.yaml
+	test -f $(GRID)/profile-after.yaml || \
+	  $(BIN)/moeplan hardware probe --read $(EXPERTS) --output $(GRID)/profile-after.yaml
 	$(BIN)/moeplan validate $(GRID)
 
-$(GRID)/profile.yaml: | $(READY)
+# The probe reads the experts that the runs will read: some disks read what was just written faster than old files.
+EXPERTS := $(BIG).experts/experts.bundle
+
+$(GRID)/profile.yaml: | $(BIG)
 	mkdir -p $(GRID)
-	$(BIN)/moeplan hardware probe --output $@
+	$(BIN)/moeplan run --model $(BIG) --prepare
+	$(BIN)/moeplan hardware probe --read $(EXPERTS) --output $@
 
 # The simulator against llama.cpp: in RAM, and, as root on control groups v1, on a mapped file under a memory limit.
 validate-llamacpp: $(PARITY)/.ready $(BIG) $(GRID)/profile.yaml

@@ -1,5 +1,6 @@
 """Hits and misses: accesses a second on one core, beside libcachesim, plain Python and reading the trace once."""
 
+import sys
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from benchmarks.peer import (
     write_requests,
 )
 from benchmarks.report import Section
+from moeplan.errors import InputError
 from simulator.cache_passes.miss_counts import miss_counts
 from simulator.cache_passes.rows import Rows
 from simulator.cache_passes.stack_distances import sorted_distances
@@ -99,14 +101,20 @@ def policies_section(n_tokens: int, n_rounds: int, peer: Path | None) -> Section
         works[f"{policy} many"] = partial(miss_counts, rows, policy, many)
     _warm(works)
     rounds, its_own, fitted = [], [], []
+    missing = " libcachesim was not there: `make bench` installs it where it can." if peer is None else ""
     with tempfile.TemporaryDirectory() as place:
         if peer is not None:
             write_requests(rows, Path(place) / "requests")
         for _ in range(n_rounds):
             rounds.append(medians(works, 1))
-            if peer is not None:
+            if peer is None:
+                continue
+            try:
                 its_own.append(peer_rates(peer, Path(place) / "requests", rows, half, ITS_OWN_HASH_POWER))
                 fitted.append(peer_rates(peer, Path(place) / "requests", rows, half, fitted_hash_power(rows)))
+            except InputError as error:
+                peer, missing = None, f" {error}; its figures are left out."
+                print(missing.strip(), file=sys.stderr)
     table, figures = [], {}
     for policy in PEER_POLICIES:
         rate, at_once = (n / median(spent[work] for spent in rounds) for work in (policy, f"{policy} many"))
@@ -129,7 +137,7 @@ def policies_section(n_tokens: int, n_rounds: int, peer: Path | None) -> Section
         "21B shape, one core; half: half the experts fit. libcachesim has one miss ratio a replay, no misses by row; "
         "it takes the experts of a row one by one, hence ratios a little apart, and its LFU starts an expert's count "
         "anew when it comes back. `fitted`: its hash table made for just these keys, not for its default of 2^24."
-        + ("" if peer is not None else " libcachesim was not there: `make bench` installs it where it can."),
+        + missing,
         figures,
     )
 

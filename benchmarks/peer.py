@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moeplan.errors import InputError
 from simulator.cache_passes.rows import Rows
 
 PEER_POLICIES = ("lru", "belady", "fifo", "clock", "s3-fifo", "sieve", "lfu")
@@ -46,12 +47,22 @@ def fitted_hash_power(rows: Rows) -> int:
 
 
 def peer_rates(python: Path, requests: Path, rows: Rows, slots: int, hash_power: int) -> dict[str, PeerRate]:
-    """One replay of each of PEER_POLICIES at so many slots, in its own environment's process."""
+    """
+    One replay of each of PEER_POLICIES at so many slots, in its own environment's process.
+
+    Raises InputError with its last line where it fails.
+    """
     worker = Path(__file__).with_name("peer_rates.py")
     command = [python, worker, requests, len(rows.keys), slots, hash_power, *PEER_POLICIES]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {name: PeerRate(each["s"], each["miss_ratio"]) for name, each in found.items()}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    said = (done.stderr if done.returncode else done.stdout).strip().splitlines() or ["nothing said"]
+    if done.returncode:
+        raise InputError("libcachesim", "must replay the trace", f"exit status {done.returncode}: {said[-1]}")
+    try:
+        found = json.loads(said[-1])
+        return {name: PeerRate(found[name]["s"], found[name]["miss_ratio"]) for name in PEER_POLICIES}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError("libcachesim", "must answer with its rates", repr(said[-1])) from error
 
 
 def has_libcachesim(python: Path | None) -> bool:

@@ -31,9 +31,12 @@ COUNT = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMB]?)", re.IGNORECASE)
 UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}
 MAX_VALUES = 64  # of one list
 
-Params = Annotated[str | None, typer.Option("--params", metavar="N", help="Parameters in all that are held, e.g. 4B.")]
+Params = Annotated[
+    str | None, typer.Option("--params", metavar="N", help="Parameters in all, the same for each shape, e.g. 4B.")
+]
 Active = Annotated[
-    str | None, typer.Option("--active", metavar="A", help="Parameters of one token that are held, e.g. 0.6B.")
+    str | None,
+    typer.Option("--active", metavar="A", help="Parameters of one token, the same for each shape, e.g. 0.6B."),
 ]
 Like = Annotated[
     str, typer.Option("--like", metavar="M", help="The model whose layers, attention and vocabulary it has.")

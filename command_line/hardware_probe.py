@@ -45,8 +45,10 @@ def probe(
     from reference_runtime.probe.writer import profile_yaml
 
     target = output_target(output, ".yaml")
-    place = target.parent if read is None else read.parent
-    plan = make_plan(place if directory is None else directory, seconds, _thread_counts(threads), read)
+    if read is not None and directory is not None:
+        raise InputError("--directory", "must be left out with --read, which names a file of the disk", str(directory))
+    place = read.parent if read is not None else directory or target.parent
+    plan = make_plan(place, seconds, _thread_counts(threads), read)
     if read is None:
         check_room(plan.directory, plan.file_bytes)
     print(f"measuring for about {plan.seconds:.0f} s; {announcement(plan)}", file=sys.stderr)

@@ -27,13 +27,14 @@ def machine_conditions() -> dict[str, str]:
 
 def code_fingerprint() -> str:
     """
-    12 hexadecimal digits of the code whose times are measured: the kernels and the forward pass.
+    12 hexadecimal digits of the code whose times are measured: kernels, forward pass, expert streaming, threads.
 
     Figures of two runs are comparable where they are the same.
     """
     folder = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in (*sorted((folder / "kernels").glob("*.py")), folder / "forward.py"):
+    files = (folder / name for name in ("forward.py", "core_affinity.py", "routing_replay.py"))
+    for path in (*sorted((folder / "kernels").glob("*.py")), *sorted((folder / "streaming").glob("*.py")), *files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 

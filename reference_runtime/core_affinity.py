@@ -70,7 +70,7 @@ def free_this_thread() -> None:
 
 
 def _bind(thread: int, cores: set[int]) -> None:
-    with suppress(ProcessLookupError):  # it has ended
+    with suppress(OSError):  # it has ended, or a container forbids it
         os.sched_setaffinity(thread, cores)
 
 

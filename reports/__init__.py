@@ -1,1 +1,1 @@
-"""Reports read results and run nothing: the dataclasses of simulator.result as an HTML page or a terminal answer."""
+"""Reports read results and run nothing: the results' dataclasses as an HTML page or a terminal answer."""

@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from reports.design_wording import holds
 from reports.figure_style import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, WIDTH_IN, as_svg, figure_style
 from reports.wording import goal, round_bytes
-from simulator.result import Design, DesignResult
+from simulator.plan_result import Design, DesignResult
 
 SERIES = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (VERMILION, "v"), (SKY, "P"))
 
@@ -79,8 +79,8 @@ def _design_speeds(axes: Axes, designs: list[Design], holds_frac: float, colour:
     highs = [interval.high - interval.value for interval in speed if interval]
     axes.errorbar(x, values, yerr=(lows, highs), color=colour, linewidth=1.2, elinewidth=1, capsize=2.5)
     for design, value in zip(designs, values, strict=True):
-        held = design.hidden_frac is None or holds(design, holds_frac)
-        _mark(axes, design.expert_bytes, value, held, colour, mark)
+        filled = design.hidden_frac is None or holds(design, holds_frac)
+        _mark(axes, design.expert_bytes, value, filled, colour, mark)
 
 
 def _mark(axes: Axes, x: float, y: float, filled: bool, colour: str, mark: str) -> None:

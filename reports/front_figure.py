@@ -7,7 +7,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from reports.figure_style import BLUE, MUTED, ORANGE, VERMILION, as_svg, figure_style, new_axes
 from reports.wording import round_rate
-from simulator.result import Front, FrontPoint
+from simulator.plan_result import Front, FrontPoint
 
 
 def front_figure(front: Front, now: tuple[int, float]) -> str:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.result import PlanResult, SweepRow
+from simulator.plan_result import PlanResult
+from simulator.result import SweepRow
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from reports.grid import Grid, as_grids, cell_of, current_row
 from reports.heat_map import has_intervals, heat_map
 from reports.html_environment import html_environment
 from reports.memory_wording import memory_finding, memory_rows
-from simulator.result import DesignResult, PlanResult, Result, SweepRow
+from simulator.plan_result import DesignResult, PlanResult
+from simulator.result import Result, SweepRow
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,11 @@ def write_design_report(result: DesignResult, path: Path) -> None:
         "title": design_wording.design_question(result),
         "headline": design_wording.design_headline(result),
         "tone": "yes" if design_wording.largest_that_holds(result) else "no",
-        "reasons": (design_wording.design_reason(result), design_wording.design_target(result)),
+        "reasons": (
+            design_wording.design_reason(result),
+            design_wording.design_target(result),
+            *design_wording.not_simulated(result),
+        ),
         "warnings": result.warnings,
         "picture": _design_picture(result) if runs else None,
         "rows": [design_wording.design_row(design, result.holds_frac) for design in result.designs],

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from reports import design_wording, inverse_wording
 from reports.console_text import plain, print_lines, print_things
-from simulator.result import DesignResult, PlanResult
+from simulator.plan_result import DesignResult, PlanResult
 
 NO_WRAP = ("tokens/s", "holds")
 N_FRONT_ROWS, N_PURCHASES = 7, 3
@@ -54,6 +54,7 @@ def render_design(result: DesignResult, console: Console) -> None:
     print_things(console, Text(f"\n{design_wording.design_headline(result)}", style="bold"))
     print_lines(console, design_wording.design_reason(result), design_wording.design_target(result))
     print_things(console, Text(""), _design_table(result))
+    print_lines(console, *design_wording.not_simulated(result))
     print_lines(console, design_wording.TERMINAL_CAPTION, style="dim")
     if any(design.is_recorded for design in result.designs):
         print_lines(
@@ -69,13 +70,13 @@ def render_design(result: DesignResult, console: Console) -> None:
 
 
 def _design_table(result: DesignResult) -> Table:
-    """Every design; N and A stand there where they are not held."""
-    free = [name for name, held in (("N", result.params_held), ("A", result.active_held)) if not held]
+    """Every design; N and A stand there where they are not fixed."""
+    free = [name for name, is_fixed in (("N", result.params_fixed), ("A", result.active_fixed)) if not is_fixed]
     table = _table(("experts", "one", *free, "attention", "prefetch", "holds", "from", "tokens/s"), gap=1)
     for design in result.designs:
         row = design_wording.design_row(design, result.holds_frac)
         sizes = {"N": row["n_params"], "A": row["n_active"]}
-        names = ("attention", "prefetch", "held", "holds_from")
+        names = ("attention", "prefetch", "verdict", "holds_from")
         cells = [row["expert"], *(sizes[name] for name in free), *(row[name] for name in names)]
         star = "*" if design.is_recorded else ""
         speed = f"{row['speed']} ({row['span']})" if row["speed"] else ""

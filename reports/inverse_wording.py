@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from moeplan.quantity import format_rate
 from reports import wording
-from simulator.result import Front, FrontPoint, Limit, PlanResult, Purchase, Shopping
+from simulator.plan_result import Front, FrontPoint, Limit, PlanResult, Purchase, Shopping
 
 WHAT = {
     "ram_cap": "RAM cap",
@@ -105,7 +105,8 @@ def limits_title(plan: PlanResult) -> str:
 SAFELY = "meets it: the predicted value reaches the target; safely: the low end of the 80 % interval does too"
 LIMITS_CAPTION = (
     "Meets it: the predicted value reaches the target. Safely: the low end of the 80 % interval does too. Bisection is "
-    "used only where it is proven that nothing beyond the answer falls short; elsewhere value after value is tried."
+    "used only where it is proven that nothing beyond the answer falls short; elsewhere value after value is tried, of "
+    "many RAM caps only as many as the column of the grid says, evenly spaced."
 )
 
 
@@ -137,7 +138,8 @@ def front_finding(front: Front, target_tokens_per_s: float) -> str:
     """The finding over the front: its two ends."""
     target = f"{wording.goal(target_tokens_per_s)} tokens/s"
     if not front.points:
-        return f"No RAM cap and storage speed reach {target}: compute is too slow"
+        why = ": compute is too slow" if front.starts_warm else ""  # else the first reads are never spared
+        return f"No RAM cap and storage speed of the grid reach {target}{why}"
     ends = [
         f"{size_up(point.ram_cap_bytes)} of RAM with {_storage_phrase(point.storage_read_bytes_per_s)}"
         for point in dict.fromkeys((front.points[0], front.points[-1]))

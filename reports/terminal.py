@@ -12,7 +12,8 @@ from reports.console_text import plain, print_lines, print_things, text_width
 from reports.grid import Grid, as_grids
 from reports.inverse_terminal import render_inverse
 from reports.memory_wording import memory_rows
-from simulator.result import Change, Interval, MemoryResult, PlanResult, Result, SweepRow
+from simulator.plan_result import Change, PlanResult
+from simulator.result import Interval, MemoryResult, Result, SweepRow
 
 BAR_WIDTH = 56
 BAR_MARKS = {

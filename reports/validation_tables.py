@@ -50,11 +50,12 @@ def findings(result: ValidationResult) -> list[str]:
         every = view.group("all", quiet=False)
         lines.append(
             f"80 % interval, {TITLES[name]}: {plain_percent(every.interval_coverage_frac)} of the measured values lie "
-            f"inside, {plain_percent(every.coverage_with_noise_frac)} with the runs' own noise."
+            f"inside, {plain_percent(every.coverage_with_noise_frac)} with drift and the runs' own noise."
         )
     for name, view in result.views.items():
         lines += [
-            f"Verdict t_attention >= t_prefetch, {TITLES[name]}, clear pairs: {verdict_text(view.clear_verdicts)}.",
+            f"Verdict t_attention >= t_prefetch, {TITLES[name]}, clear pairs: {verdict_text(view.clear_verdicts)}; "
+            f"{plain_percent(_clear_frac(view))} of those with a miss.",
             f"The same, all pairs with a miss: {verdict_text(view.verdicts)}.",
             f"The same, all pairs of the cells near the boundary: {verdict_text(view.boundary_verdicts)}.",
         ]
@@ -80,6 +81,10 @@ def _machine_findings(result: ValidationResult) -> list[str]:
     return lines
 
 
+def _clear_frac(view: View) -> float | None:
+    return view.clear_verdicts.n_pairs / view.verdicts.n_pairs if view.verdicts.n_pairs else None
+
+
 def verdict_text(verdicts: Verdicts) -> str:
     """Agreement, balanced accuracy and the baseline."""
     if not verdicts.n_pairs:
@@ -99,14 +104,14 @@ def balanced_text(verdicts: Verdicts) -> str:
 def summary_table(result: ValidationResult) -> TextTable:
     """The groups of cells under each prediction, as they are and the quiet ones alone."""
     columns = (
-        "cells", "predicted", "n", "median |error|", "90 %", "mean error", "in interval", "with noise", "noise",
+        "cells", "predicted", "n", "median |error|", "90 %", "mean error", "in interval", "with drift, noise", "noise",
         "own shape out", "naive median", "naive 90 %",
     )  # fmt: skip
     rows = [_summary_row(group, name) for name, view in result.views.items() for group in view.groups]
     note = (
         f"Forecast: {result.rules['forecast']}. At state: {result.rules['at_state']}. Classes: "
-        f"{result.rules['classes']}. Quiet: {result.rules['quiet']}; noise: {result.rules['noise']}. With noise: the "
-        f"interval widened by the runs' own noise, the {result.rules['run_noise']}. Own shape out: median |error| with "
+        f"{result.rules['classes']}. Quiet: {result.rules['quiet']}; noise: {result.rules['noise']}. With drift, "
+        f"noise: {result.rules['with_drift']}, the {result.rules['run_noise']}. Own shape out: median |error| with "
         f"{result.rules['without_own_shape']}. Naive: {result.rules['naive']}."
     )
     return TextTable("Error of decode tokens/s", columns, rows, left=2, note=note)
@@ -132,7 +137,7 @@ def cells_table(result: ValidationResult) -> TextTable:
     """Every cell: conditions, measured, both predictions, errors, noise and what is most off."""
     columns = (
         "cell", "RAM cap", "storage", "prefetch", "context", "class", "forecast (80 %)", "measured", "error", "noise",
-        "at state (80 %)", "error at state", "noise at state", "own shape out", "hidden p / m", "verdicts",
+        "at state (80 %)", "error at state", "own shape out", "hidden p / m", "verdicts",
         "counts", "most off, ms a token",
     )  # fmt: skip
     rows = [_cell_row(cell, result.cell_at_state(cell.cell)) for cell in result.cells]
@@ -156,7 +161,6 @@ def _cell_row(cell: CellComparison, at_state: CellComparison | None) -> tuple[st
         noise_text(cell),
         NOTHING if at_state is None else _predicted(at_state),
         NOTHING if at_state is None else percent(at_state.error_frac),
-        NOTHING if at_state is None else noise_text(at_state),
         percent(sharpest.held_out_error_frac),
         _hidden(sharpest.verdicts),
         balanced_text(sharpest.clear_verdicts),

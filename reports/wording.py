@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from moeplan.quantity import format_bytes, format_rate, format_seconds
 from reports.grid import Grid
-from simulator.result import Interval, PlanResult, Result, SweepRow
+from simulator.plan_result import PlanResult
+from simulator.result import Interval, Result, SweepRow
 
 BOUND = {
     "compute": "Compute bounds it: the CPU's FLOP/s, not memory or storage, set the pace.",

@@ -15,14 +15,15 @@ from simulator.inverse.caps import CapGrid
 from simulator.inverse.front import pareto_front
 from simulator.inverse.limits import N_LIMITS, limits
 from simulator.inverse.prices import Prices
-from simulator.inverse.rates import rate_grid
 from simulator.inverse.search import first_reaching
 from simulator.inverse.shopping import shopping
 from simulator.inverse.speeds import Speeds, faster_compute_never_slower, faster_storage_never_slower
+from simulator.inverse.storage_grid import rate_grid
+from simulator.plan_result import Change, Decision, Front, Limit, PlanResult
 from simulator.policies import POLICIES
 from simulator.prefetch import default_prefetch
 from simulator.question import Question, available_ram_bytes, prepare, question_rates
-from simulator.result import Change, Decision, Front, Limit, PlanResult, Result, SweepRow
+from simulator.result import Result, SweepRow
 from simulator.simulate import Engine, simulate
 from simulator.small_print import is_stand_in
 from simulator.sweep import N_SWEEP_SAMPLES, Grid, round_caps, round_rates, sweep
@@ -213,7 +214,8 @@ def _ram_and_storage(search: _RamSearch, target: float) -> tuple[int, Change] | 
     question, now = search.question, search.question.cap_bytes
     current = question_rates(question).sequential_read_bytes_per_s
     found = []
-    for factor in STORAGE_STEPS:
+    fastest = question.profile.ram.peak_bandwidth.value  # no storage outruns the RAM that it reads into
+    for factor in (step for step in STORAGE_STEPS if step * current <= fastest):
         cap = search.least_bytes(replace(question, storage_read_bytes_per_s=factor * current), target)
         if cap is not None and format_bytes(cap) != format_bytes(now):
             found.append((cap / now * factor, factor, cap))

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from simulator.result import CacheResult, Change, Interval, LayerResult, MemoryResult, PlanResult, Result, SweepRow
+from simulator.plan_result import Change, PlanResult
+from simulator.result import CacheResult, Interval, LayerResult, MemoryResult, Result, SweepRow
 
 GIB = 2**30
 EXPERT_BYTES = 1_990_656

@@ -105,6 +105,21 @@ def test_without_the_peer_its_columns_are_left_out_with_a_line(
     assert len(policies_section(4, 1, None).head) == 4
 
 
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("echo no such cache >&2; exit 3", "exit status 3: no such cache"), ("echo done", "'done'"), ("true", "nothing")],
+)
+def test_a_peer_that_fails_costs_only_its_own_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str, words: str
+) -> None:
+    """Our rates of every policy stand there; note and standard error have its last line."""
+    section = policies_section(4, 1, executable(tmp_path / "python", script))
+    assert [row[0] for row in section.rows] == list(PEER_POLICIES)
+    assert {len(section.head), *map(len, section.rows)} == {4}
+    assert words in section.note
+    assert words in capsys.readouterr().err
+
+
 def test_the_peer_s_rates_stand_beside_ours(tmp_path: Path) -> None:
     """A replay of one second is n accesses a second; ours over its rate is the ratio shown."""
     answer = json.dumps({name: {"s": 1.0, "miss_ratio": 0.25} for name in PEER_POLICIES})

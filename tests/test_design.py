@@ -10,14 +10,16 @@ from conftest import assert_one_line, random_trace, tiny_model
 
 from hardware_profiles.catalog import load_profile
 from moeplan.errors import InputError
-from simulator.engine_fast import simulate_fast
+from simulator.engine_fast import FastEngine, simulate_fast
 from simulator.inverse.design import Routing, design
 from simulator.inverse.routing import NO_LOCALITY, Locality, locality_of, made_up, routing_for
 from simulator.inverse.shapes import Wish, active_params, shapes
+from simulator.inverse.speeds import Speeds
+from simulator.inverse.storage_grid import rate_grid
 from simulator.model import size as model_size
 from simulator.model.catalog import load_model_spec
-from simulator.question import Question, prepare
-from simulator.result import DesignResult
+from simulator.plan_result import DesignResult
+from simulator.question import Question, device_rates, draw_gate_sparsity, prepare, with_what_ifs
 from simulator.simulate import hidden_frac, simulate
 from traces.statistics import adjacent_overlap
 from traces.synthetic import synthesize
@@ -62,6 +64,7 @@ def test_what_is_held_says_what_is_free() -> None:
         (Wish(LIKE, 4e9, n_experts=(8,)), "--n-experts: must be left out with --params"),
         (Wish(LIKE, None, 6e8, top_k=(8,)), "--top-k: must be left out with --active"),
         (Wish(LIKE, 4e9, 6e8, top_k=(4,), ffn_size=(768,)), "--ffn-size: must be left out"),
+        (Wish(LIKE, 4e9, 6e8, top_k=(4, 24)), "--top-k: must each leave a shape within 5% of .*, got 24;"),
         (Wish(LIKE, 1e6), "must leave a shape within 5% of 1.00 M parameters"),
         (Wish(load_model_spec("qwen3-0.6b"), 4e9), "--like: must be a model with experts"),
     ],
@@ -70,6 +73,13 @@ def test_wishes_that_contradict_themselves_are_refused(wish: Wish, complaint: st
     """One line that names the option."""
     with pytest.raises(InputError, match=complaint):
         shapes(wish)
+
+
+@pytest.mark.parametrize("top_k", [2, 4, 5, 7])
+def test_a_top_k_that_is_asked_for_is_kept(top_k: int) -> None:
+    """With both sizes fixed the width follows from it, and no other top-k comes back."""
+    found = shapes(Wish(LIKE, 4e9, 0.63e9, top_k=(top_k,)))
+    assert {shape(model)[1] for model in found} == {top_k}
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +147,46 @@ def test_a_design_that_cannot_run_stands_there_all_the_same(question: Question) 
     found = design(Wish(LIKE, 4e9, top_k=(2,), ffn_size=(768,)), poor, Routing(None, SOME)).designs[0]
     assert (found.verdict, found.tokens_per_s) == ("cannot_run", None)
     assert "are missing" in found.reason
+
+
+def test_a_shape_with_more_experts_than_a_pass_takes_is_a_row(
+    question: Question, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are simulated; where nothing can miss, no pass is needed."""
+    monkeypatch.setattr("simulator.inverse.design.MAX_KEYS", 32 * 100)
+    monkeypatch.setattr("simulator.cache_passes.rows.MAX_KEYS", 32 * 100)
+    wish = Wish(LIKE, 4e9, top_k=(2,), ffn_size=(64, 768))
+    large, many = design(wish, question, Routing(None, SOME)).designs
+    assert (large.verdict, many.verdict) == ("streams", "failed")
+    assert "which a pass over a trace cannot tell apart" in many.reason
+    assert (many.tokens_per_s, many.hidden_frac) == (None, None)
+    rich = design(wish, replace(question, ram_cap_bytes=4 * GIB), Routing(None, SOME)).designs
+    assert [found.verdict for found in rich] == ["resident", "resident"]
+
+
+def test_the_cautious_share_and_speed_are_those_of_a_scan(question: Question, answer: DesignResult) -> None:
+    """The low end of the share over the same draws; the first rate of the grid whose low end is enough."""
+    found = answer.designs[1]
+    model = shapes(Wish(LIKE, 4e9, top_k=(2,), ffn_size=(128,)))[0]
+    asked = replace(question, model=model, trace=made_up(model, SOME, 0))
+    speeds, rng = Speeds(asked, 40), np.random.default_rng(0)
+    scenario = prepare(asked).scenario
+    assert scenario is not None
+    shares = []
+    for _ in range(40):
+        rates = device_rates(asked, rng)
+        draw_gate_sparsity(asked, rng)
+        shares.append(hidden_frac(FastEngine(scenario).timeline(with_what_ifs(asked, rates)), scenario.is_counted))
+    assert found.hidden_low_frac == pytest.approx(min(found.hidden_frac or 0, np.quantile(shares, 0.1)), abs=1e-9)
+    rates_tried = [r for r in rate_grid(question.profile.ram.peak_bandwidth.value) if r > 5e8]
+    ends = [speeds.hidden_frac(replace(asked, storage_read_bytes_per_s=rate)) for rate in rates_tried[::3]]
+    lows = [0.0 if end is None else end.low for end in ends]
+    assert lows == sorted(lows)
+    first = next((r for r, low in zip(rates_tried[::3], lows, strict=True) if low >= answer.holds_frac), None)
+    assert (first is None) == (found.holds_safely_from_bytes_per_s is None)
+    if first is not None and found.holds_safely_from_bytes_per_s is not None:
+        assert first / 1.031 <= found.holds_safely_from_bytes_per_s <= first
+        assert found.holds_safely_from_bytes_per_s >= (found.holds_from_bytes_per_s or 0)
 
 
 def test_without_misses_there_is_nothing_to_hide(question: Question) -> None:

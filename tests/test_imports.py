@@ -36,6 +36,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "moeplan",
         "traces",
         "simulator.result",
+        "simulator.plan_result",
         "simulator.validation.result",
         "simulator.validation.cell_result",
     ),

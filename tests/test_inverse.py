@@ -12,7 +12,7 @@ from test_sweep_rows import measured_device
 
 from hardware_profiles.catalog import load_profile
 from simulator.inverse.caps import CapGrid, cap_runs
-from simulator.inverse.front import pareto_front
+from simulator.inverse.front import N_FRONT_CAPS, pareto_front
 from simulator.inverse.limits import (
     context_limit,
     quantisation_limit,
@@ -20,14 +20,14 @@ from simulator.inverse.limits import (
     storage_limit,
     top_k_limit,
 )
-from simulator.inverse.rates import rate_grid
 from simulator.inverse.search import first_reaching, thinned
 from simulator.inverse.speeds import Speeds, more_slots_never_slower
+from simulator.inverse.storage_grid import rate_grid
 from simulator.model.spec import with_quantisation, with_top_k
+from simulator.plan_result import FrontPoint, Limit
 from simulator.planner import COMPUTE_FACTORS, _faster_compute
 from simulator.policies import OFFLINE_POLICIES, POLICIES, STACK_POLICIES
 from simulator.question import Question, prepare
-from simulator.result import Limit
 from simulator.simulate import simulate
 
 N_SAMPLES = 5
@@ -104,11 +104,12 @@ def test_between_two_caps_of_the_grid_nothing_changes(question: Question, extra:
 @given(questions(), st.floats(0, 1))
 def test_the_least_ram_is_the_one_of_a_full_scan(question: Question, place: float) -> None:
     """Bisection over every size of the cache finds the first cap that meets the target, central and cautious."""
-    caps = [cap for run in cap_runs(Speeds(question), question) for cap in run]
+    caps = CapGrid(Speeds(question), question).caps
     scanned = [simulated(replace(question, ram_cap_bytes=cap)) for cap in caps]
     target = between([value for value, _ in scanned], place)
     limit = ram_limit(Speeds(question, N_SAMPLES), target)
-    assert limit.search == "bisected"
+    assert limit.search == ("bisected" if more_slots_never_slower(question) else "scanned")
+    assert limit.search == "bisected" or question.profile.cpu.kernels is not None
     assert limit.value == next((c for c, (v, _) in zip(caps, scanned, strict=True) if v >= target), None)
     assert limit.cautious_value == next((c for c, (_, low) in zip(caps, scanned, strict=True) if low >= target), None)
     if limit.tokens_per_s is not None:
@@ -155,9 +156,8 @@ def test_the_least_storage_speed_is_the_one_of_a_full_scan(question: Question, p
     wanted = next((rate for rate, speed in zip(rates, scanned, strict=True) if speed >= target), None)
     assert limit.value == wanted
     assert limit.search == "bisected"
-    if limit.cautious_value is not None:
-        lows = [speeds.low(replace(question, storage_read_bytes_per_s=rate)) for rate in rates]
-        assert limit.cautious_value == next(rate for rate, low in zip(rates, lows, strict=True) if low >= target)
+    lows = [speeds.low(replace(question, storage_read_bytes_per_s=rate)) for rate in rates]
+    assert limit.cautious_value == next((r for r, low in zip(rates, lows, strict=True) if low >= target), None)
 
 
 @quicker
@@ -187,12 +187,9 @@ def test_the_largest_context_is_the_one_of_a_full_scan(question: Question, place
     scanned = {context: simulated(replace(question, context=context)) for context in contexts}
     target = between([value for value, _ in scanned.values()] or [1.0], place)
     limit = context_limit(Speeds(question, N_SAMPLES), target)
-    if limit.search == "bisected":
-        assert limit.value == max((c for c, (value, _) in scanned.items() if value >= target), default=None)
-        assert limit.cautious_value == max((c for c, (_, low) in scanned.items() if low >= target), default=None)
-    else:
-        assert question.profile.cpu.kernels is not None
-        assert limit.value is None or simulated(replace(question, context=int(limit.value)))[0] >= target
+    assert limit.value == max((c for c, (value, _) in scanned.items() if value >= target), default=None)
+    assert limit.cautious_value == max((c for c, (_, low) in scanned.items() if low >= target), default=None)
+    assert limit.search == "bisected" or question.profile.cpu.kernels is not None
 
 
 @quicker
@@ -217,11 +214,42 @@ def test_no_point_of_the_front_is_beaten_and_each_is_least(question: Question, p
         place_of = rates.index(point.storage_read_bytes_per_s)
         if place_of:
             assert simulated(replace(here, storage_read_bytes_per_s=rates[place_of - 1]))[0] < target
-    if len(caps) <= 33:  # then the grid of the front has every cap
-        least = {cap: [r for r in (rates[0], rates[-1]) if
-                       speeds.speed(replace(question, ram_cap_bytes=cap, storage_read_bytes_per_s=r)) >= target]
-                 for cap in caps}  # fmt: skip
-        assert bool(front.points) == any(least.values())
+    for points, end in ((front.points, 0), (front.cautious_points, 1)):
+        assert_whole(question, points, target, end)
+
+
+def assert_whole(question: Question, points: tuple[FrontPoint, ...], target: float, end: int) -> None:
+    """
+    Each point meets the target by that end of `simulated`; with no cap does a slower storage do than the front says.
+
+    A faster storage is never slower, so one rate a step below the front's stands for all below it.
+    """
+    rates = rate_grid(question.profile.ram.peak_bandwidth.value)
+    caps = thinned(CapGrid(Speeds(question), question).caps, N_FRONT_CAPS)
+    least = {point.ram_cap_bytes: point.storage_read_bytes_per_s for point in points}
+    assert set(least) <= set(caps)
+    place = len(rates)
+    for cap in caps:
+        here = replace(question, ram_cap_bytes=cap)
+        if cap in least:
+            place = rates.index(least[cap])
+            assert simulated(replace(here, storage_read_bytes_per_s=rates[place]))[end] >= target
+        if place:
+            assert simulated(replace(here, storage_read_bytes_per_s=rates[place - 1]))[end] < target
+
+
+def test_a_cautious_front_of_a_device_stands_above_the_other(quiet: Question) -> None:
+    """With a target that some caps meet safely: both fronts are whole, and a cautious point asks for more storage."""
+    speeds = Speeds(quiet, N_SAMPLES)
+    target = 0.8 * speeds.low(replace(quiet, ram_cap_bytes=2**23))
+    front = pareto_front(speeds, target)
+    assert len(front.points) > 1
+    assert len(front.cautious_points) > 1
+    assert_whole(quiet, front.points, target, 0)
+    assert_whole(quiet, front.cautious_points, target, 1)
+    for safe in front.cautious_points:
+        beside = [p.storage_read_bytes_per_s for p in front.points if p.ram_cap_bytes <= safe.ram_cap_bytes]
+        assert safe.storage_read_bytes_per_s >= min(beside)
 
 
 def test_top_k_takes_the_head_of_each_row_and_makes_up_the_rest(quiet: Question) -> None:
@@ -246,11 +274,16 @@ def _heads(question: Question, top_k: int):
     return replace(question.trace, expert_ids=question.trace.expert_ids[:, :, :top_k])
 
 
-@pytest.fixture
-def quiet() -> Question:
+def quiet_question() -> Question:
     """Three layers of eight experts, top-2, in a cache of half of them."""
     trace = random_trace(5, 48, 3, 8, 2, 8)
     return Question(tiny_model(), PROFILES[0], trace, ram_cap_bytes=330 * 2**10)
+
+
+@pytest.fixture
+def quiet() -> Question:
+    """See quiet_question."""
+    return quiet_question()
 
 
 def test_the_best_quantisation_has_the_most_bytes_that_meet_the_target(quiet: Question) -> None:
@@ -301,8 +334,12 @@ def test_bisection_equals_the_scan_on_runs_that_only_rise(flags: list[bool]) -> 
     assert first_reaching(places, reaches, is_monotone=True) == scanned
 
 
-def test_thinning_keeps_the_end() -> None:
-    """At most so many, the last one among them, evenly apart."""
+def test_thinning_keeps_both_ends() -> None:
+    """As many as there may be, the first and the last one among them, evenly apart."""
     assert thinned(range(10), 4) == [0, 3, 6, 9]
-    assert thinned(range(11), 4) == [2, 6, 10]
+    assert thinned(range(11), 4) == [0, 3, 7, 10]
     assert thinned(range(3), 4) == [0, 1, 2]
+    for n in range(2, 60):
+        some = thinned(range(n), 7)
+        assert (some[0], some[-1], len(some)) == (0, n - 1, min(n, 7))
+        assert some == sorted(set(some))

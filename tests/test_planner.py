@@ -6,10 +6,11 @@ import pytest
 
 from hardware_profiles.catalog import load_profile
 from moeplan.errors import InputError
+from simulator.inverse.speeds import Speeds
 from simulator.model.catalog import load_model_spec
-from simulator.planner import default_grid, plan
+from simulator.plan_result import PlanResult
+from simulator.planner import _ram_and_storage, _RamSearch, default_grid, plan
 from simulator.question import Question, prepare
-from simulator.result import PlanResult
 from simulator.simulate import simulate
 from simulator.sweep import Grid, round_caps, round_rates, sweep
 from traces.synthetic import synthesize
@@ -74,6 +75,23 @@ def test_three_changes_reach_a_target_between_the_extremes(answer: PlanResult, q
     assert both.tokens_per_s is not None
     assert both.tokens_per_s.value >= 8.0
     assert question.ram_cap_bytes == GIB
+
+
+def test_storage_that_is_tried_with_more_ram_never_outruns_the_ram(question: Question) -> None:
+    """Steps beyond the RAM's bandwidth are left out; where all are, so is the change."""
+    peak = question.profile.ram.peak_bandwidth.value
+    tried: list[float] = []
+
+    class Watched(_RamSearch):
+        def least_bytes(self, question: Question, target: float) -> int | None:
+            tried.append(question.storage_read_bytes_per_s or 0.0)
+            return super().least_bytes(question, target)
+
+    for share, factors in ((0.8, []), (0.6, [1.5]), (0.3, [1.5, 2.0, 3.0])):
+        tried.clear()
+        near = replace(question, storage_read_bytes_per_s=share * peak)
+        _ram_and_storage(Watched(Speeds(near, 0)), 8.0)
+        assert tried == pytest.approx([factor * share * peak for factor in factors])
 
 
 def test_free_settings_come_before_hardware_and_lossy_ones_last(question: Question) -> None:

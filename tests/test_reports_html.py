@@ -13,7 +13,8 @@ import reports_examples as examples
 
 from moeplan.errors import InputError
 from reports.html import write_plan_report, write_result_report, write_sweep_report
-from simulator.result import MemoryResult, PlanResult, Result
+from simulator.plan_result import PlanResult
+from simulator.result import MemoryResult, Result
 
 VOID = {"meta", "br", "img"}
 PLANS = [examples.streaming_plan, examples.resident_plan, examples.floor_plan, examples.likely_plan]

@@ -17,19 +17,8 @@ from reports.inverse_terminal import render_design, render_inverse
 from reports.inverse_wording import front_finding, front_rows, limit_rows, shopping_finding, size_up
 from reports.memory_wording import memory_finding, memory_rows
 from reports.terminal import render_plan
-from simulator.result import (
-    CacheResult,
-    Design,
-    DesignResult,
-    Front,
-    FrontPoint,
-    Interval,
-    Limit,
-    PageCacheResult,
-    PlanResult,
-    Purchase,
-    Shopping,
-)
+from simulator.plan_result import Design, DesignResult, Front, FrontPoint, Limit, PlanResult, Purchase, Shopping
+from simulator.result import CacheResult, Interval, PageCacheResult
 
 GIB = 2**30
 FAST = Interval(8.02, 7.2, 8.5)
@@ -108,7 +97,8 @@ def test_the_front_names_its_ends_and_what_the_device_lacks() -> None:
     assert rows[1].cautious == "2.50 GB/s"
     assert rows[-1].ram == "2.000 GiB (more than this device leaves)"
     assert [row.ram for row in front_rows(FRONT, 2)] == [rows[0].ram, rows[-1].ram]
-    assert "compute is too slow" in front_finding(replace(FRONT, points=()), 8)
+    assert front_finding(replace(FRONT, points=()), 8).endswith("reach 8 tokens/s: compute is too slow")
+    assert front_finding(replace(FRONT, points=(), starts_warm=False), 8).endswith("reach 8 tokens/s")
     one = front_finding(replace(FRONT, points=FRONT.points[:1]), 8)
     assert one == "8 tokens/s take 512.0 MiB of RAM with storage of 2.10 GB/s"
 
@@ -189,7 +179,42 @@ def test_a_design_says_where_it_holds_and_what_it_would_take() -> None:
     resident = replace(DESIGNS, designs=(design(8, 2, 64, None, None, verdict="resident"),))
     assert design_headline(resident) == "Nothing is read"
     stuck = design(8, 2, 64, None, None, verdict="cannot_run", tokens_per_s=None, no_locality_tokens_per_s=None)
-    assert design_headline(replace(DESIGNS, designs=(stuck,))) == "Nothing here can run"
+    poor = replace(DESIGNS, designs=(replace(stuck, reason="64 MiB are missing"),))
+    assert design_headline(poor) == "Nothing here can run"
+    assert design_reason(poor) == "8 x 64, top-2: 64 MiB are missing"
+
+
+def test_without_prefetch_attention_is_not_said_to_hide_anything(tmp_path: Path) -> None:
+    """What holds is what a prefetch would do, on the terminal, on the page and where none holds."""
+    late = replace(DESIGNS, is_prefetched=False)
+    write_design_report(late, tmp_path / "late.html")
+    told, page = printed(render_design, late), text_of(tmp_path / "late.html")
+    for text in (told, page, design_reason(replace(late, designs=DESIGNS.designs[:1]))):
+        assert "Attention hides" not in text
+    assert "With a prefetch before it attention would hide the reads of experts of up to 648 KiB" in page
+    assert "Attention hides the reads of experts of up to 648 KiB" in printed(render_design, DESIGNS)
+
+
+def test_a_design_that_was_not_simulated_is_told_with_the_reason(tmp_path: Path) -> None:
+    """Beside those that were; in the row it is not called one that cannot run."""
+    many = design(999, 2, 64, None, None, verdict="failed", reason="too many", tokens_per_s=None)
+    both = replace(DESIGNS, designs=(*DESIGNS.designs, many, replace(many, n_experts=888)))
+    write_design_report(both, tmp_path / "both.html")
+    for text in (" ".join(printed(render_design, both).split()), text_of(tmp_path / "both.html")):
+        assert "Not simulated: 999 x 64, top-2; 888 x 64, top-2 (too many)" in text
+        assert "not tried" in text
+        assert "cannot run" not in text
+    assert "and be simulated" in design_headline(replace(DESIGNS, designs=(many,)))
+
+
+def test_what_is_safe_for_a_design_stands_beside_what_is_predicted(tmp_path: Path) -> None:
+    """Share and storage speed with their cautious values, on the page."""
+    safe = replace(DESIGNS.designs[2], hidden_low_frac=0.87, holds_safely_from_bytes_per_s=1.31e9)
+    result = replace(DESIGNS, designs=(safe,))
+    write_design_report(result, tmp_path / "safe.html")
+    page = text_of(tmp_path / "safe.html")
+    assert "87 %" in page
+    assert "1.31 GB/s" in page
 
 
 def test_a_larger_expert_that_holds_beside_smaller_ones_that_do_not_is_said() -> None:

@@ -101,6 +101,20 @@ def test_another_sweep_is_refused(moeplan, arguments: list[str], tmp_path: Path)
     assert (tmp_path / "sweep" / "sweep.parquet").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [({"schema_version": 0}, "a sweep of another version"), ({"note": "mine"}, "sweep.json edited since")],
+)
+def test_a_manifest_that_was_edited_is_one_line(
+    moeplan, arguments: list[str], tmp_path: Path, changed: dict[str, object], words: str
+) -> None:
+    """Whatever differs in it, also what is no input of a sweep."""
+    assert moeplan(*arguments).status == 0
+    path = tmp_path / "sweep" / "sweep.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    assert_one_line(moeplan(*arguments), "must be a new folder or that of the same sweep", words)
+
+
 def test_two_sweeps_in_one_folder_are_refused(moeplan, arguments: list[str], tmp_path: Path) -> None:
     """While one process holds the lock another gets one line and touches nothing."""
     folder = tmp_path / "sweep"

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from hardware_profiles.catalog import load_profile
 from hardware_profiles.kernel_table import KernelTable
 from hardware_profiles.schema import HardwareProfile
+from moeplan.errors import InputError
 from simulator.model.catalog import load_model_spec
 from simulator.model.spec import with_quantisation, with_top_k
 from simulator.question import Question
 from simulator.result import SweepRow
 from simulator.scenario import steps_of
 from simulator.simulate import hidden_frac, simulate
+from simulator.sweep import Grid, sweep
 from simulator.sweeps.definition import SweepDefinition
 from simulator.sweeps.replay import LeanReplay
 from simulator.sweeps.rows import ChunkRunner
@@ -138,6 +140,21 @@ def test_what_fails_is_a_row_and_the_others_go_on() -> None:
     assert "--context: must be 0 to 32767" in rows[2].reason
     assert "--trace: must have the routing shape" in rows[4].reason
     assert all(row.tokens_per_s == 0 and row.model == MODEL for row in rows[1:])
+
+
+def test_what_a_cache_pass_refuses_is_a_row_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More experts than a pass can tell apart: rows with the reason, but not where all experts are in RAM."""
+    monkeypatch.setattr("simulator.cache_passes.rows.MAX_KEYS", 100)
+    rows = [row for _, row in sweep_rows(ram_cap=(GIB, 64 * GIB), hardware=DEVICES[:2])]
+    found = {(row.device, row.ram_cap_bytes): row for row in rows}
+    assert [found[device, GIB].verdict for device in DEVICES[:2]] == ["failed", "failed"]
+    assert all("must have at most 100 (layer, expert) keys" in found[device, GIB].reason for device in DEVICES[:2])
+    assert all(found[device, GIB].model == MODEL for device in DEVICES[:2])
+    assert all(found[device, 64 * GIB].verdict == "resident" for device in DEVICES[:2])
+    assert all(found[device, 64 * GIB].tokens_per_s > 0 for device in DEVICES[:2])
+    question = Question(INPUTS.models[MODEL], PROFILES[DEVICES[0]], TRACES["four"])
+    with pytest.raises(InputError, match="must have at most 100"):
+        sweep(question, Grid((GIB,), (1e9,), ("lru",), ("none",)), n_samples=1)
 
 
 def test_every_input_stands_beside_every_output() -> None:

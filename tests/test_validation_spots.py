@@ -11,7 +11,7 @@ from conftest import device_rates
 from validation_grids import SPOTS, start_grid
 
 from hardware_profiles.catalog import load_profile
-from hardware_profiles.schema import HardwareProfile, SpotCheck
+from hardware_profiles.schema import HardwareProfile
 from simulator.result import Interval
 from simulator.validation.machine_state import (
     COMPUTE,
@@ -19,9 +19,8 @@ from simulator.validation.machine_state import (
     MachineState,
     SpotPair,
     check_names,
-    forecast_state,
+    drift_of,
     grid_states,
-    without_drift,
 )
 from simulator.validation.run_noise import CLEAR_Z, boundary_margin, standard_error_frac
 from simulator.validation.spot_series import states
@@ -105,7 +104,7 @@ def test_drift_is_the_distance_from_the_probe(profile: HardwareProfile) -> None:
     assert steady == pytest.approx(dict.fromkeys(SPOTS, math.log(1.1)))
     assert drift([1.1, 1 / 1.1, 1.1, 1 / 1.1]) == pytest.approx(steady)
     sigma = pytest.approx(math.log(1.1))
-    assert forecast_state(steady, NAMES) == MachineState(compute_sigma=sigma, read_sigma=sigma)
+    assert drift_of(steady, NAMES) == MachineState(compute_sigma=sigma, read_sigma=sigma)
 
 
 @pytest.mark.parametrize("walk", [0.0, 0.002, 0.03])
@@ -130,38 +129,14 @@ def test_without_noise_a_state_is_the_mean_of_its_two_takes() -> None:
 
 
 def test_a_spoiled_check_moves_no_state() -> None:
-    """One take of three times the others is left out; a step that stays is followed."""
+    """One take of three times the others is left out and counted; a step that stays is followed."""
     takes = 0.02 * np.random.default_rng(5).standard_normal(80)
     spoiled = takes.copy()
     spoiled[40] += math.log(3)
     assert states(spoiled).mean == pytest.approx(states(takes).mean, abs=0.01)
+    assert (states(spoiled).n_outliers, states(takes).n_outliers) == (1, 0)
     step = takes + np.where(np.arange(80) < 40, 0.0, 0.5)
     assert states(step).mean[[35, 45]] == pytest.approx([0.0, 0.5], abs=0.1)
-
-
-def test_the_probes_own_drift_is_taken_out_in_quadrature() -> None:
-    """Spreads of bursts and kernels lose the spot checks' spread; they never go below zero, and nothing else moves."""
-    text = _with_bursts(load_profile("intel-n100"), uncertainty=0.10)
-    checks = tuple(SpotCheck(name=n, time="1 ms", spread=0.03) for n in NAMES.values())  # type: ignore[arg-type]
-    with_checks = text.model_copy(update={"spot_checks": checks})
-    left = without_drift(with_checks, NAMES)
-    assert left.storage.bursts is not None
-    assert text.storage.bursts is not None
-    assert left.storage.bursts.sigma == pytest.approx(math.sqrt(text.storage.bursts.sigma**2 - 0.03**2))
-    assert left.cpu == with_checks.cpu
-    wild = tuple(check.model_copy(update={"spread": 1.0}) for check in checks)
-    none = without_drift(with_checks.model_copy(update={"spot_checks": wild}), NAMES).storage.bursts
-    assert none is not None
-    assert none.uncertainty == 0
-
-
-def _with_bursts(profile: HardwareProfile, uncertainty: float) -> HardwareProfile:
-    row = {"request": "64 KiB", "time": "1 ms"}
-    rows = [row | {"n_requests": n} for n in (1, 2)]
-    bursts = {"kind": "measured", "source": "made up", "uncertainty": uncertainty, "rows": rows}
-    storage = type(profile.storage).model_fields["bursts"].annotation.__args__[0]  # type: ignore[union-attr]
-    made = storage.model_validate(bursts)
-    return profile.model_copy(update={"storage": profile.storage.model_copy(update={"bursts": made})})
 
 
 # The noise of a run

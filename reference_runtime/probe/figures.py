@@ -9,7 +9,7 @@ from reference_runtime.probe.machine import Machine
 from reference_runtime.probe.plan import KINDS, MIB, Plan
 from reference_runtime.probe.products import RowKey, type_name
 from reference_runtime.probe.rows import DIGITS, Times, ordered, row_fields, size_text, table_uncertainty
-from reference_runtime.probe.sampling import Samples, log_spread, spread_frac, trimmed_mean, uncertainty
+from reference_runtime.probe.sampling import Samples, factor_80, log_spread, spread_frac, trimmed_mean, uncertainty
 from reference_runtime.probe.sharing import LagKey, SharedKey
 from reference_runtime.probe.storage import LatencyKey, LoopKey
 
@@ -222,7 +222,7 @@ def _burst_uncertainty(plan: Plan, samples: Samples, spots: Samples, bursts: lis
     checked = [log_spread(values) for name, values in spots.values.items() if "burst" in str(name)]
     rounds = [np.reshape(samples.values[key], (-1, plan.n_bursts)).tolist() for key in bursts]
     spreads = [spread_frac([trimmed_mean(one) for one in values]) for values in rounds]
-    return max(uncertainty(float(np.median(spreads))), round(float(np.sqrt(np.mean(np.square(checked)))), 3))
+    return max(uncertainty(float(np.median(spreads))), round(factor_80(float(np.sqrt(np.mean(np.square(checked))))), 3))
 
 
 def _mode_text(mode: str) -> str:

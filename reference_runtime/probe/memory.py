@@ -2,8 +2,8 @@
 Weights in memory to time products on: larger than every cache, so that each use comes from RAM, or small enough to
 stay in one.
 
-The pages are those that the runtime has: its experts lie in one private mapping, its larger dense
-matrices where numpy puts them, in huge pages where the system gives those.
+The pages are those that the runtime has: its experts lie in one private mapping and its larger dense matrices where
+numpy puts them, both in huge pages where the system gives those; its smaller dense matrices in small pages.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ class WeightArena:
     def __init__(self, n_bytes: int, seed: int = 0) -> None:
         """Raises InputError where the system has not so much memory."""
         rng = np.random.Generator(np.random.PCG64(seed))
-        self._small, self._huge = page_aligned(n_bytes), np.empty(n_bytes, np.uint8)
+        self._small, self._huge = page_aligned(n_bytes, huge=False), np.empty(n_bytes, np.uint8)
         piece = rng.integers(16, 32, min(n_bytes, 2**20), dtype=np.uint8)
         for array in (self._small, self._huge):
             for at in range(0, n_bytes, len(piece)):

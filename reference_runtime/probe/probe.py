@@ -84,7 +84,8 @@ def probe(plan: Plan, name: str, on_progress: OnProgress = lambda done, total: N
     seconds = perf_counter() - began
     noise = f"{_noise(plan, bench)}{_off(off)}{_load(load)}{_stolen(stolen)}"
     rounds = "rounds" if n_rounds > 1 else "round, so spreads are assumed and not measured,"
-    notes = f"{machine.description}; {n_rounds} {rounds} in {seconds:.0f} s; {noise}"
+    read = "a new file" if plan.read_file is None else f"{plan.read_file.name}, {format_bytes(plan.file_bytes)}"
+    notes = f"{machine.description}; disk: read from {read}; {n_rounds} {rounds} in {seconds:.0f} s; {noise}"
     return profile_of(plan, machine, bench.samples, bench.spots, times, name, notes)
 
 

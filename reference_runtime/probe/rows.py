@@ -19,7 +19,7 @@ from hardware_profiles.kernel_table import KERNEL_OPS, Call, KernelTable, Kernel
 from reference_runtime.probe.in_situ import COUNTED_TOKENS, PROMPT_TOKENS, SKIPPED_TOKENS, OpKey, ShutKey, UsedKey
 from reference_runtime.probe.plan import Plan
 from reference_runtime.probe.products import RowKey
-from reference_runtime.probe.sampling import Samples, drift_frac, log_spread, trimmed_mean, uncertainty
+from reference_runtime.probe.sampling import Samples, drift_frac, factor_80, log_spread, trimmed_mean, uncertainty
 from reference_runtime.probe.with_reads import ReadsKey
 from simulator import kernel_calls
 from simulator.expert_layout import layout_of_bytes
@@ -51,7 +51,7 @@ def table_uncertainty(samples: Samples, spots: Samples) -> float:
     keys = [key for key in samples.values if isinstance(key, RowKey) and key.op in ("gemv", "experts", "attend")]
     rows = uncertainty(drift_frac(samples, keys), float(np.median([samples.spread_frac(key) for key in keys])))
     tokens = [log_spread(values) for name, values in spots.values.items() if "token" in str(name)]
-    return max(rows, round(float(np.sqrt(np.mean(np.square(tokens)))), 3))
+    return max(rows, round(factor_80(float(np.sqrt(np.mean(np.square(tokens))))), 3))
 
 
 def product_times(plan: Plan, samples: Samples) -> dict[RowKey, float]:

@@ -12,6 +12,8 @@ from time import perf_counter
 
 import numpy as np
 
+from hardware_profiles.schema_base import Z_80
+
 SAMPLE_S = 0.004  # a sample repeats its call for so long
 MOST_CALLS, N_BATCHES = 256, 5
 TRIM_FRAC = 0.1  # of the rounds, at each end
@@ -115,6 +117,11 @@ def spread_frac(values: Sequence[float]) -> float:
 def log_spread(values: Sequence[float]) -> float:
     """Standard deviation of the values' logarithm; UNKNOWN_SPREAD for a single value."""
     return float(np.std(np.log(values), ddof=1)) if len(values) > 1 else UNKNOWN_SPREAD
+
+
+def factor_80(sigma: float) -> float:
+    """The uncertainty that a profile writes for a standard deviation of the logarithm: half the width of its 80 %."""
+    return float(np.expm1(Z_80 * sigma))
 
 
 def uncertainty(*spreads: float) -> float:

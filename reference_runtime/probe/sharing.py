@@ -11,7 +11,7 @@ import numpy as np
 from reference_runtime.probe.plan import MIB
 from reference_runtime.probe.sampling import Samples
 from reference_runtime.probe.storage import ProbeFile
-from reference_runtime.streaming.direct_reads import N_READERS, Read, Readers, page_aligned
+from reference_runtime.streaming.direct_reads import N_READERS, Read, Readers, page_aligned, page_aligned_targets
 from reference_runtime.streaming.storage_limiter import StorageLimiter
 
 REQUEST_BYTES = 2 * MIB  # about one expert
@@ -39,7 +39,7 @@ class Reads:
         self.file, self._readers, self._is_on, self.n_done, self._n_issued = file, Readers(), False, 0, 0
         self._lock = threading.Lock()  # reader threads issue too
         self.request_bytes = min(REQUEST_BYTES, file.n_bytes)
-        self._targets = [page_aligned(self.request_bytes) for _ in range(N_QUEUED)]
+        self._targets = page_aligned_targets(self.request_bytes, N_QUEUED)
         self._offsets: Iterator[int] = file.offsets(self.request_bytes, np.random.default_rng(2))
 
     def start(self) -> None:

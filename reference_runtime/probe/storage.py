@@ -15,9 +15,10 @@ import numpy as np
 
 from moeplan.errors import InputError
 from moeplan.quantity import format_bytes
+from reference_runtime.core_affinity import free_this_thread
 from reference_runtime.probe.plan import MIB, Plan
 from reference_runtime.probe.sampling import Samples
-from reference_runtime.streaming.direct_reads import DirectFile, page_aligned
+from reference_runtime.streaming.direct_reads import DirectFile, page_aligned_targets
 
 SPARE_FRAC, SPARE_BYTES = 0.02, 256 * MIB  # what must stay free beside the file, the larger of the two
 WRITE_BYTES = 8 * MIB
@@ -173,6 +174,7 @@ def closed_loop(cell: LoopKey, file: ProbeFile, seconds: float, seed: int, sampl
     n_done = [0] * cell.depth
 
     def serve(lane: int, target: np.ndarray) -> None:
+        free_this_thread()
         offsets = file.offsets(cell.request_bytes, np.random.default_rng([seed, lane]))
         while (began := perf_counter()) < stop or not n_done[lane]:
             _read(file, cell, next(offsets), target)
@@ -180,7 +182,7 @@ def closed_loop(cell: LoopKey, file: ProbeFile, seconds: float, seed: int, sampl
             if cell.depth == 1:
                 latencies.append(perf_counter() - began)
 
-    targets = [page_aligned(cell.request_bytes) for _ in range(cell.depth)]
+    targets = page_aligned_targets(cell.request_bytes, cell.depth)
     threads = [threading.Thread(target=serve, args=pair, daemon=True) for pair in enumerate(targets)]
     began = perf_counter()
     for thread in threads:

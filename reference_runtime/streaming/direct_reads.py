@@ -28,24 +28,32 @@ _MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux only
 HUGE_FROM_BYTES = 2**22  # two huge pages of x86-64 and arm64 with 4 KiB pages: less would gain nothing
 
 
-def page_aligned(n_bytes: int) -> np.ndarray:
+def page_aligned(n_bytes: int, *, huge: bool = True) -> np.ndarray:
     """
     uint8 (n_bytes,) of private memory at a page's start, every page touched: a fresh page costs some 3 us.
 
-    In huge pages where the system gives them: a direct read into pages that lie scattered in physical memory is a list
-    of small pieces, and on some machines takes half as long again.  Raises InputError where the system has not so much.
+    In huge pages where the system gives them, unless huge is False: a direct read into pages that lie scattered in
+    physical memory is a list of small pieces, and on some machines takes half as long again.  Raises InputError where
+    the system has not so much.
     """
     size = max(padded(n_bytes), ALIGNMENT_BYTES)
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:
         raise InputError("memory", f"must have {format_bytes(size)} free", error, "give a lower --ram-cap") from error
-    if _MADV_HUGEPAGE is not None and size >= HUGE_FROM_BYTES:
+    if huge and _MADV_HUGEPAGE is not None and size >= HUGE_FROM_BYTES:
         with suppress(OSError):  # a kernel without them
             memory.madvise(_MADV_HUGEPAGE)
     array = np.frombuffer(memory, dtype=np.uint8)
     array[::ALIGNMENT_BYTES] = 0
     return array[:n_bytes]
+
+
+def page_aligned_targets(n_bytes: int, n: int) -> list[np.ndarray]:
+    """n targets of n_bytes each, in one piece of memory, as the slots of a cache lie."""
+    step = padded(n_bytes)
+    arena = page_aligned(max(step * n, HUGE_FROM_BYTES))
+    return [arena[i * step : i * step + n_bytes] for i in range(n)]
 
 
 class DirectFile:

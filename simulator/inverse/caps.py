@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from moeplan.quantity import format_bytes
 from simulator.inverse.search import thinned
-from simulator.inverse.speeds import Speeds, more_slots_never_slower
+from simulator.inverse.speeds import Speeds, doubt_of_more_slots
 from simulator.memory import n_routed_experts
 from simulator.question import Question
 
@@ -50,13 +50,19 @@ class CapGrid:
 
     def __init__(self, speeds: Speeds, question: Question, least_bytes: int = 0) -> None:
         """least_bytes: no smaller cap is asked for."""
-        self.is_monotone = more_slots_never_slower(question)
+        self._doubt = doubt_of_more_slots(question)
         all_runs = [[cap for cap in run if cap >= least_bytes] for run in cap_runs(speeds, question)]
         self.step_bytes = speeds.prepared(question).layout.padded_bytes
         self.runs: Sequence[Sequence[int]] = [run for run in all_runs if run]
+        self._n_sizes = len(self.caps)
         if not self.is_monotone:
             self.runs = [thinned([cap for run in self.runs for cap in run], MAX_SCANNED_CAPS)]
             speeds.decide([replace(question, ram_cap_bytes=cap) for cap in self.runs[0]])
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether more RAM is proven never to be slower within a run; else a part of the caps is one run."""
+        return not self._doubt
 
     @property
     def caps(self) -> list[int]:
@@ -72,4 +78,5 @@ class CapGrid:
         ends = f"{format_bytes(caps[0])} to {format_bytes(caps[-1])}"
         if self.is_monotone:
             return f"{len(caps):,} caps, {ends}, in steps of one expert ({format_bytes(self.step_bytes)})"
-        return f"{len(caps):,} caps, {ends}; the policy can be slower with more RAM, so each was tried"
+        part = f"{len(caps):,} caps" if len(caps) == self._n_sizes else f"{len(caps):,} of {self._n_sizes:,} caps"
+        return f"{part}, {ends}, from the smallest on: {self._doubt}"

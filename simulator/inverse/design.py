@@ -12,23 +12,27 @@ from typing import Any
 import numpy as np
 
 from moeplan.errors import InputError
+from simulator.cache_passes.rows import MAX_KEYS
 from simulator.engine_fast import FastEngine, decide
-from simulator.inverse.rates import rate_grid
 from simulator.inverse.routing import NO_LOCALITY, Locality, made_up, routing_for
 from simulator.inverse.search import first_reaching
 from simulator.inverse.shapes import MAX_DEVIATION_FRAC, Wish, active_params, shapes
 from simulator.inverse.speeds import Speeds, faster_storage_never_slower, miss_tables
+from simulator.inverse.storage_grid import rate_grid
 from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
-from simulator.prefetch import NONE
+from simulator.plan_result import Design, DesignResult
+from simulator.prefetch import NONE, default_prefetch
 from simulator.question import Prepared, Question
-from simulator.result import Design, DesignResult, Verdict
+from simulator.result import Interval, Verdict
 from simulator.small_print import small_print, warnings_of
 from simulator.sweep import N_SWEEP_SAMPLES
 from simulator.timeline import Timeline
 from traces.routing_trace import RoutingTrace
 
 HOLDS_FRAC = 0.9  # of the pairs with a miss; the rest waits, a little each
+
+TOO_MANY_EXPERTS = f"more than {MAX_KEYS:,} experts over all layers, which a pass over a trace cannot tell apart"
 
 # conditions that differ from shape to shape, or belong to one of them
 NOT_COMMON = ("model", "cache", "expert_layout", "routing", "trace_source", "engine")
@@ -79,12 +83,13 @@ def design(
     return DesignResult(
         tuple(designs),
         holds_frac,
-        wish.held,
+        wish.fixed,
         wish.n_params is not None,
         wish.n_active_params is not None,
         target_tokens_per_s,
         _print(wish, last, routing, seed),
         _warnings(last),
+        last.question.prefetch != NONE,
     )
 
 
@@ -105,10 +110,12 @@ def _design(speeds: Speeds, holds_frac: float, seed: int) -> Design:
         "is_recorded": "synthetic" not in question.trace.header.conditions,
     }
     verdict: Verdict = prepared.plan.verdict
+    if _has_too_many_experts(prepared):
+        return Design(**shape, verdict="failed", reason=TOO_MANY_EXPERTS)
     totals = speeds.totals(question)
     if totals is None:
         return Design(**shape, verdict=verdict, reason=prepared.plan.arithmetic)
-    means = _means(prepared)
+    means, hidden = _means(prepared), speeds.hidden_frac(question)
     n_used = speeds.n_tokens(question) * model.n_moe_layers * model.experts.top_k
     return Design(
         **shape,
@@ -117,11 +124,22 @@ def _design(speeds: Speeds, holds_frac: float, seed: int) -> Design:
         t_attention_s=means[0],
         t_prefetch_s=means[1],
         row_prefetch_s=_row_read_s(speeds),
-        hidden_frac=totals.n_hidden / totals.n_missed if totals.n_missed else None,
-        holds_from_bytes_per_s=_holds_from(speeds, holds_frac) if totals.n_missed else None,
+        hidden_frac=None if hidden is None else hidden.value,
+        hidden_low_frac=None if hidden is None else hidden.low,
+        holds_from_bytes_per_s=None if hidden is None else _holds_from(speeds, holds_frac, lambda share: share.value),
+        holds_safely_from_bytes_per_s=None
+        if hidden is None
+        else _holds_from(speeds, holds_frac, lambda share: share.low),
         tokens_per_s=speeds.interval(question),
         no_locality_tokens_per_s=_without_locality(question, seed),
     )
+
+
+def _has_too_many_experts(prepared: Prepared) -> bool:
+    """Whether misses can occur and a pass over the trace cannot tell all experts apart."""
+    model, scenario = prepared.question.model, prepared.scenario
+    assert model.experts is not None
+    return scenario is not None and not scenario.preloaded and model.n_moe_layers * model.experts.n_experts > MAX_KEYS
 
 
 def _means(prepared: Prepared) -> tuple[float, float]:
@@ -144,15 +162,15 @@ def _row_read_s(speeds: Speeds) -> float:
     return float(miss_tables(speeds.question, scenario.rates, scenario.layout)[1][-1])
 
 
-def _holds_from(speeds: Speeds, holds_frac: float) -> float | None:
-    """The least storage speed of the grid from which t_attention >= t_prefetch holds, None where none is enough."""
+def _holds_from(speeds: Speeds, holds_frac: float, end: Callable[[Interval], float]) -> float | None:
+    """The least storage speed of the grid with which that end of the hidden share is enough, None where none is."""
     question = speeds.question
     rates = rate_grid(question.profile.ram.peak_bandwidth.value)
 
     def holds(rate: float) -> bool:
-        totals = speeds.totals(replace(question, storage_read_bytes_per_s=rate))
-        assert totals is not None
-        return totals.n_hidden >= holds_frac * totals.n_missed
+        share = speeds.hidden_frac(replace(question, storage_read_bytes_per_s=rate))
+        assert share is not None
+        return end(share) >= holds_frac
 
     return first_reaching([rates], holds, is_monotone=faster_storage_never_slower(question))
 
@@ -169,7 +187,7 @@ def _print(wish: Wish, last: Prepared, routing: Routing, seed: int) -> dict[str,
     conditions = {
         "model": f"hypothetical: {like.n_layers} layers, hidden size {like.hidden_size}, attention, vocabulary and "
         f"types of {like.title}",
-        "sizes": (f"{wish.held} held within {MAX_DEVIATION_FRAC:.0%}; " if wish.held else "")
+        "sizes": (f"{wish.fixed}, within {MAX_DEVIATION_FRAC:.0%}; " if wish.fixed else "")
         + f"active is counted as {like.active_convention.replace('_', ' ')}",
     }
     conditions |= {
@@ -187,5 +205,10 @@ def _warnings(last: Prepared) -> tuple[str, ...]:
     """What must not be missed, but for what the small print says of the routing."""
     ram = [text for text in warnings_of(last) if text.startswith("The RAM cap")]
     unknown = "No such model exists: its routing, and what it can do, are not known; the interval covers neither."
-    late = "The router runs after attention, so nothing is hidden: what holds is what an earlier router would hide."
+    late = f"{_why_unhidden(last.question)}, so nothing is hidden: what holds is what a prefetch before it would hide."
     return (*ram, unknown, *([late] if last.question.prefetch == NONE else ()))
+
+
+def _why_unhidden(question: Question) -> str:
+    is_late = default_prefetch(question.model) == NONE
+    return "The router runs after attention" if is_late else "Experts are read after attention"

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from moeplan.quantity import format_bytes, format_rate
 from simulator.inverse.caps import CapGrid
-from simulator.inverse.rates import rate_grid
 from simulator.inverse.search import first_reaching, thinned
 from simulator.inverse.speeds import Speeds, faster_storage_never_slower
+from simulator.inverse.storage_grid import rate_grid
+from simulator.plan_result import Front, FrontPoint
 from simulator.question import Question, available_ram_bytes
-from simulator.result import Front, FrontPoint
 
 N_FRONT_CAPS = 33  # RAM caps from the floor to all experts: 3 % of them a step
 
@@ -21,8 +21,7 @@ Speed = Callable[[Question], float]
 def pareto_front(speeds: Speeds, target: float) -> Front:
     """The points that no other point of the grid beats in both RAM and storage, central and cautious."""
     question = speeds.question
-    all_caps = CapGrid(speeds, question).caps
-    caps = sorted({all_caps[0], *thinned(all_caps, N_FRONT_CAPS)})
+    caps = thinned(CapGrid(speeds, question).caps, N_FRONT_CAPS)
     rates = rate_grid(question.profile.ram.peak_bandwidth.value)
     is_monotone = faster_storage_never_slower(question)
     speeds.decide([replace(question, ram_cap_bytes=cap) for cap in caps])
@@ -49,6 +48,7 @@ def pareto_front(speeds: Speeds, target: float) -> Front:
         f"{len(caps)} RAM caps, {format_bytes(caps[0])} to {format_bytes(caps[-1])}; for each the least of "
         f"{len(rates):,} storage speeds, {format_rate(rates[0])} to {format_rate(rates[-1])}, in steps of 1 %",
         available_ram_bytes(question.profile),
+        question.start == "warm",
     )
 
 

@@ -7,19 +7,20 @@ nothing after it falls short, scanned elsewhere; the answer says which.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Generic, TypeVar
 
 from moeplan.quantity import format_bytes, format_rate
 from simulator.inverse.caps import CapGrid, floor_bytes
-from simulator.inverse.rates import rate_grid
 from simulator.inverse.routing import Locality, locality_of, routing_for, routing_text, same_every_token
 from simulator.inverse.search import first_reaching, thinned
 from simulator.inverse.speeds import Speeds, faster_storage_never_slower, more_slots_never_slower
+from simulator.inverse.storage_grid import rate_grid
 from simulator.model.size import file_bytes
 from simulator.model.spec import ModelSpec, with_quantisation, with_top_k
+from simulator.plan_result import Limit, Search
 from simulator.question import Question, available_ram_bytes, question_rates
-from simulator.result import Interval, Limit, Search
+from simulator.result import Interval
 from traces.routing_trace import RoutingTrace
 
 CONTEXT_STEP = 256  # tokens
@@ -29,6 +30,7 @@ MANY_TOP_K = 2  # every top-k up to so many times the model's own, doublings bey
 QUANTISATIONS = ("f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q3_k", "q2_k")
 
 N_LIMITS = 5  # at most
+MAX_ASKED = 1  # questions with their speeds at once: those of a long trace take 100s of MB; results are kept instead
 
 Value = TypeVar("Value", int, float, str)
 
@@ -56,13 +58,15 @@ def find(
     runs: Sequence[Sequence[Value]], ask: Callable[[Value], Asked | None], target: float, *, is_monotone: bool
 ) -> Found[Value]:
     """The first values that reach the target; ask gives None for a value that nobody can ask for."""
-    tried: set[Value] = set()
+    values: dict[Value, float] = {}
 
     def speed(value: Value) -> float:
-        tried.add(value)
-        asked = ask(value)
-        return 0.0 if asked is None else asked.speeds.speed(asked.question)
+        if value not in values:
+            asked = ask(value)
+            values[value] = 0.0 if asked is None else asked.speeds.speed(asked.question)
+        return values[value]
 
+    @cache
     def interval(value: Value | None) -> Interval | None:
         asked = None if value is None else ask(value)
         return None if asked is None else asked.speeds.interval(asked.question)
@@ -72,7 +76,7 @@ def find(
 
     value = first_reaching(runs, lambda value: speed(value) >= target, is_monotone=is_monotone)
     cautious = None if value is None else first_reaching(runs, is_safe, is_monotone=is_monotone)
-    return Found(value, interval(value), cautious, interval(cautious), len(tried))
+    return Found(value, interval(value), cautious, interval(cautious), len(values))
 
 
 def limits(speeds: Speeds, target: float) -> Iterator[Limit]:
@@ -135,7 +139,7 @@ def context_limit(speeds: Speeds, target: float) -> Limit:
     """The largest context at which decode begins."""
     question, is_monotone = speeds.question, _longer_never_faster(speeds.question)
 
-    @cache
+    @lru_cache(maxsize=MAX_ASKED)
     def ask(context: int) -> Asked:
         return _afresh(speeds, replace(question, context=context))
 
@@ -201,7 +205,7 @@ def top_k_limit(speeds: Speeds, target: float) -> Limit:
     values = sorted({k for k in [*range(1, MANY_TOP_K * own + 1), *doublings, n_experts] if k <= n_experts})
     locality = locality_of(trace)
 
-    @cache
+    @lru_cache(maxsize=MAX_ASKED)
     def unmissed(top_k: int) -> Speeds:
         changed = with_top_k(model, top_k)
         return _afresh(speeds, replace(question, model=changed, trace=same_every_token(changed, trace))).speeds
@@ -209,7 +213,7 @@ def top_k_limit(speeds: Speeds, target: float) -> Limit:
     def is_possible(top_k: int) -> bool:
         return unmissed(top_k).compute_bound(unmissed(top_k).question) >= target  # else no routing helps
 
-    @cache
+    @lru_cache(maxsize=MAX_ASKED)
     def ask(top_k: int) -> Asked:
         routing = routing_for(with_top_k(model, top_k), trace, locality, speeds.seed)
         changed = unmissed(top_k).with_routing(routing)
@@ -218,6 +222,7 @@ def top_k_limit(speeds: Speeds, target: float) -> Limit:
     more_work_is_slower = question.profile.cpu.kernels is None
     most = first_reaching([values[::-1]], is_possible, is_monotone=more_work_is_slower)
     possible = [value for value in values[::-1] if most is not None and value <= most]
+    beyond = "" if most == values[-1] else f"; above {most or 0} compute alone is too slow"
     found = find([possible], ask, target, is_monotone=False)
     return _limit(
         found,
@@ -225,7 +230,7 @@ def top_k_limit(speeds: Speeds, target: float) -> Limit:
         what="top_k",
         sense="largest",
         today=own,
-        grid=f"{len(values)} values from 1 to {n_experts}; for the others compute alone is too slow",
+        grid=f"{len(values)} values from {n_experts} down to 1{beyond}",
         note=f"{_where_from(found, model, trace, locality)}another top-k than the trained one changes the output",
     )
 
@@ -244,7 +249,7 @@ def quantisation_limit(speeds: Speeds, target: float) -> Limit:
     today = types.dense_ffn if model.experts is None else types.experts
     names = sorted({*QUANTISATIONS, today}, key=lambda name: -file_bytes(with_quantisation(model, name)))
 
-    @cache
+    @lru_cache(maxsize=MAX_ASKED)
     def ask(name: str) -> Asked:
         return _afresh(speeds, replace(question, model=with_quantisation(model, name)))
 

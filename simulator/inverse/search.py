@@ -35,8 +35,7 @@ def _bisected(run: Sequence[Value], reaches: Callable[[Value], bool]) -> Value |
 
 
 def thinned(values: Sequence[Value], most: int) -> list[Value]:
-    """At most so many of the values, evenly spaced, the last one included."""
+    """At most so many (2 or more) of the values, evenly spaced, both ends included."""
     if len(values) <= most:
         return list(values)
-    step = -(-(len(values) - 1) // (most - 1))
-    return list(reversed(values[::-1][::step]))
+    return [values[round(place * (len(values) - 1) / (most - 1))] for place in range(most)]

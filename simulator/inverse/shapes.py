@@ -39,8 +39,8 @@ class Wish:
     ffn_size: tuple[int, ...] = ()
 
     @property
-    def held(self) -> str:
-        """What is held constant, in words; empty where nothing is."""
+    def fixed(self) -> str:
+        """What is the same for all shapes, in words; empty where nothing is."""
         parts = [
             f"{format_params(n)} {word}"
             for n, word in ((self.n_params, "parameters"), (self.n_active_params, "active per token"))
@@ -65,10 +65,14 @@ def shapes(wish: Wish) -> list[ModelSpec]:
     if not near:
         raise InputError(
             "design",
-            f"must leave a shape within {MAX_DEVIATION_FRAC:.0%} of {wish.held}",
+            f"must leave a shape within {MAX_DEVIATION_FRAC:.0%} of {wish.fixed}",
             f"none with the layers of {wish.like.name}",
             "take --like with a model of about that size, or other lists",
         )
+    missing = sorted(set(wish.top_k) - {_shape(model)[1] for model in near})
+    if missing:
+        must = "must each leave a shape" + (f" within {MAX_DEVIATION_FRAC:.0%} of {wish.fixed}" if wish.fixed else "")
+        raise InputError("--top-k", must, ", ".join(map(str, missing)), "leave these out")
     if len(near) > MAX_SHAPES:
         raise InputError("design", f"must have at most {MAX_SHAPES} shapes", len(near))
     return sorted(near, key=lambda model: (-model_size.expert_bytes(model), *_shape(model)))
@@ -81,8 +85,10 @@ def _combinations(wish: Wish) -> Iterator[tuple[int, int, int]]:
         _only(wish, "n_experts", "--params and --active")
         if wish.top_k and wish.ffn_size:
             raise InputError("--ffn-size", "must be left out with --top-k, --params and --active", "both")
-        for size in wish.ffn_size or {_width_of(wish, k) for k in wish.top_k or TOP_KS}:
-            k = _top_k_of(wish, size)
+        for size in wish.ffn_size or ({_width_of(wish, k) for k in TOP_KS} if not wish.top_k else ()):
+            yield _n_experts_of(wish, size), _top_k_of(wish, size), size
+        for k in wish.top_k:
+            size = _width_of(wish, k)
             yield _n_experts_of(wish, size), k, size
     elif fixed == (True, False):
         _only(wish, "n_experts", "--params")

@@ -13,8 +13,8 @@ from simulator.inverse.caps import CapGrid
 from simulator.inverse.prices import Prices, RamPerGib
 from simulator.inverse.search import first_reaching
 from simulator.inverse.speeds import Speeds
+from simulator.plan_result import Purchase, Shopping
 from simulator.question import Question, available_ram_bytes, question_rates
-from simulator.result import Purchase, Shopping
 
 GIB = 2**30
 MAX_SHOWN = 20  # purchases of a kind: the cheapest ones

@@ -5,7 +5,7 @@ They share the model, the trace, the context and the device; they may differ in 
 in the what-ifs on the device's speeds.  The equations are those of simulator.sweeps.totals.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -14,7 +14,9 @@ import numpy as np
 from hardware_profiles.rates import DeviceRates
 from simulator.costs import MissCosts, miss_costs
 from simulator.expert_layout import ExpertLayout, expert_layout
+from simulator.inverse.bounded import Bounded
 from simulator.policies import STACK_POLICIES
+from simulator.prefetch import NONE
 from simulator.question import (
     Prepared,
     Question,
@@ -44,6 +46,8 @@ TOKEN_FIELDS = ("start", "warm_up_tokens", "lm_head_predictor")
 DRAW_FIELDS = ("layout", "n_threads")
 COMPUTE_FIELDS = (*DRAW_FIELDS, "compute_factor", "ram_bytes_per_s", "gemv_flop_per_s")
 AT_ONCE = 10  # capacities of one pass over the trace: the counts of a long trace must fit into memory
+MAX_SUMS_BYTES = 256 * 2**20  # holds the draws of one variation at 16,384 contexts of a 21B; found again when needed
+MAX_TIMES_BYTES = 128 * 2**20
 
 
 class Speeds:
@@ -58,8 +62,8 @@ class Speeds:
         self._decided: dict[Key, tuple[dict[int, np.ndarray], int]] = {}
         self._draws: dict[Key, list[tuple[DeviceRates, float | None]]] = {}
         self._works: dict[Key, ComputeWorks] = {}
-        self._times: dict[Key, ComputeTimes] = {}
-        self._sums: dict[Key, MissSums] = {}
+        self._times: Bounded[ComputeTimes] = Bounded(MAX_TIMES_BYTES, lambda times: times.n_bytes)
+        self._sums: Bounded[MissSums] = Bounded(MAX_SUMS_BYTES, lambda sums: sums.n_bytes)
 
     def with_routing(self, trace: RoutingTrace) -> "Speeds":
         """Other experts for the same prompts and positions: what attention and all other compute cost is kept."""
@@ -83,11 +87,21 @@ class Speeds:
 
     def interval(self, question: Question) -> Interval | None:
         """Central tokens/s with its 80 % interval, None where the model cannot run."""
+        n_tokens = self.n_tokens(question)
+        return self._interval(question, lambda totals: n_tokens / totals.step_s)
+
+    def hidden_frac(self, question: Question) -> Interval | None:
+        """Share of the pairs with a miss that attention hides, None where nothing misses or nothing runs."""
+        totals = self.totals(question)
+        if totals is None or not totals.n_missed:
+            return None
+        return self._interval(question, lambda totals: totals.n_hidden / totals.n_missed)
+
+    def _interval(self, question: Question, figure: Callable[[Totals], float]) -> Interval | None:
         if self.prepared(question).scenario is None:
             return None
-        draws = [self._totals(question, index).step_s for index in range(1, self.n_samples + 1)]
-        n_tokens = self.n_tokens(question)
-        return interval_of(self.speed(question), [n_tokens / step_s for step_s in draws])
+        central, *draws = (figure(self._totals(question, index)) for index in range(self.n_samples + 1))
+        return interval_of(central, draws)
 
     def low(self, question: Question) -> float:
         """The low end of the interval, 0 where the model cannot run."""
@@ -132,7 +146,8 @@ class Speeds:
         """question: one of those behind the scenarios, whose counted tokens are the same."""
         tokens = self._counted(question, scenarios[0])
         for key, n_misses in zip(keys, counted_misses(scenarios, self._replay), strict=True):
-            self._decided[key] = tokens.histogram(n_misses), int(n_misses.sum(dtype=np.int64))
+            counts = {kind: each.astype(np.uint32) for kind, each in tokens.histogram(n_misses).items()}
+            self._decided[key] = counts, int(n_misses.sum(dtype=np.int64))
 
     def _decision_key(self, question: Question, scenario: Scenario) -> Key:
         return (
@@ -170,41 +185,54 @@ class Speeds:
     def _compute_times(self, question: Question, index: int) -> ComputeTimes:
         compute = (*_values(question, TOKEN_FIELDS), *_values(question, COMPUTE_FIELDS))
         key = (*compute, index)
-        if key not in self._times:
+        found = self._times.get(key)
+        if found is None:
             drawn, sparsity = self._drawn(question, index)
             works_key = (*_values(question, TOKEN_FIELDS), question.n_threads)
             if works_key not in self._works:
                 scenario = self.prepared(question).scenario
                 assert scenario is not None
                 self._works[works_key] = ComputeWorks(self._counted(question, scenario), device_rates(question))
-            self._times[key] = self._works[works_key].times(with_what_ifs(question, drawn), sparsity)
-        return self._times[key]
+            found = self._works[works_key].times(with_what_ifs(question, drawn), sparsity)
+            self._times.put(key, found)
+        return found
 
     def _totals(self, question: Question, index: int) -> Totals:
         prepared = self.prepared(question)
         assert prepared.scenario is not None
         key = (self._decision_key(question, prepared.scenario), *_values(question, COMPUTE_FIELDS), index)
-        if key not in self._sums:
-            self._sums[key] = MissSums(self._compute_times(question, index), self._histogram(question)[0])
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = MissSums(self._compute_times(question, index), _counts(self._histogram(question)[0]))
+            self._sums.put(key, sums)
         rates = with_what_ifs(question, self._drawn(question, index)[0])
         beside, read_s = miss_tables(question, rates, prepared.layout)
-        return self._sums[key].totals(read_s, beside, rates, question.prefetch)
+        return sums.totals(read_s, beside, rates, question.prefetch)
 
 
 def more_slots_never_slower(question: Question) -> bool:
+    """Whether a larger cache is proven never to be slower."""
+    return not doubt_of_more_slots(question)
+
+
+def doubt_of_more_slots(question: Question) -> str:
     """
-    Whether a larger cache is proven never to be slower.
+    Why a larger cache may be slower, empty where it is proven never to be.
 
     A stack policy's larger cache holds all that a smaller one holds, so no row misses more; and what n misses cost must
-    not fall with n, which is looked up.  Sums and percentiles of what never falls never fall.
+    not fall with n, which is looked up.  Sums and percentiles of what never falls never fall.  Waking costs only where
+    reads outlast attention, which more misses can end, as issuing them lengthens it; without prefetch every miss wakes.
     """
     if question.model.experts is None:
-        return True
+        return ""
     if question.cache_policy not in STACK_POLICIES:
-        return False
+        return f"a larger cache under {question.cache_policy} can miss more"
     layout = expert_layout(question.model, question.layout)
     beside, read_s = miss_tables(question, question_rates(question), layout)
-    return all((np.diff(table) >= 0).all() for table in (beside.issue_s, beside.delay_s, beside.wake_s, read_s))
+    if question.prefetch != NONE and beside.wake_s.any():
+        return "the measured cost of waking after a wait can end with more misses"
+    rises = all((np.diff(table) >= 0).all() for table in (beside.issue_s, beside.delay_s, beside.wake_s, read_s))
+    return "" if rises else "the measured cost of misses falls somewhere with their number"
 
 
 def faster_storage_never_slower(question: Question) -> bool:
@@ -228,6 +256,11 @@ def miss_tables(question: Question, rates: DeviceRates, layout: ExpertLayout) ->
 def _read_table(rates: DeviceRates, layout: ExpertLayout, most: int) -> np.ndarray:
     bursts = [rates.storage.burst_s(n * layout.n_requests, layout.request_bytes) for n in range(1, most + 1)]
     return np.array([0.0, *bursts])
+
+
+def _counts(histogram: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """As the compiled sums take them: int64."""
+    return {kind: each.astype(np.int64) for kind, each in histogram.items()}
 
 
 def _values(question: Question, names: tuple[str, ...]) -> Key:

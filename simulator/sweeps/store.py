@@ -134,13 +134,13 @@ def opened(folder: Path, definition: SweepDefinition, content: Mapping[str, str]
 
 def _refuse(folder: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
     must, advice = "must be a new folder or that of the same sweep", "take another folder, or remove this one"
-    if found["moeplan"] != wanted["moeplan"] or found["columns"] != wanted["columns"]:
+    if any(found.get(name) != wanted[name] for name in ("schema_version", "moeplan", "columns")):
         raise InputError(str(folder), must, "a sweep of another version of moeplan", advice)
     changed = difference(found["definition"], wanted["definition"])
     if not changed:
         names = sorted({**found["content"], **wanted["content"]})
-        name = next(name for name in names if found["content"].get(name) != wanted["content"].get(name))
-        changed = f"{name} with other content than when the sweep began"
+        other = [name for name in names if found["content"].get(name) != wanted["content"].get(name)]
+        changed = f"{other[0]} with other content than when the sweep began" if other else f"a {MANIFEST} edited since"
     raise InputError(str(folder), must, changed, advice)
 
 
@@ -174,7 +174,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(read_text(path, MAX_MANIFEST_BYTES))
         SweepDefinition.from_json(found["definition"])
-        return {**found, **{name: found[name] for name in ("content", "columns", "moeplan")}}
+        return {**found, "content": dict(found["content"]), **{name: found[name] for name in ("columns", "moeplan")}}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(str(path), "must be the manifest of a sweep", type(error).__name__) from error
 

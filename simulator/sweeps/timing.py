@@ -60,11 +60,9 @@ def cell_rows(
 
     A question that cannot be asked is a row with the complaint; strict: it raises its InputError.
     """
-    prepared = _prepare_all(questions, cells, replay)
-    for found in prepared if strict else ():
-        if isinstance(found, InputError):
-            raise found
-    decided = _decide_all(prepared, replay, devices)
+    prepared = _complained(_prepare_all(questions, cells, replay), strict)
+    decided, complaints = _decide_all(prepared, replay, devices)
+    prepared = _complained([_complaint_of(found, complaints) or found for found in prepared], strict)
     groups: dict[Key, list[int]] = {}
     for place, (cell, found) in enumerate(zip(cells, prepared, strict=True)):
         if isinstance(found, Prepared) and found.scenario is not None:
@@ -108,21 +106,43 @@ def _capacity(prepared: Prepared) -> Key:
     return ALWAYS_HELD if scenario.preloaded else scenario.n_slots, id(scenario.steps)
 
 
-def _decide_all(prepared: Sequence[Prepared | InputError], replay: LeanReplay, devices: Devices) -> dict[Key, Decided]:
-    """The decisions of every capacity, those of the same steps together."""
+def _complained(prepared: list[Prepared | InputError], strict: bool) -> list[Prepared | InputError]:
+    """The same; strict: raises the first complaint."""
+    for found in prepared if strict else ():
+        if isinstance(found, InputError):
+            raise found
+    return prepared
+
+
+def _complaint_of(found: Prepared | InputError, complaints: dict[Key, InputError]) -> InputError | None:
+    """Why no decisions can be taken for it."""
+    return complaints.get(_capacity(found)) if isinstance(found, Prepared) and found.scenario is not None else None
+
+
+def _decide_all(
+    prepared: Sequence[Prepared | InputError], replay: LeanReplay, devices: Devices
+) -> tuple[dict[Key, Decided], dict[Key, InputError]]:
+    """The decisions of every capacity, those of the same steps together; and why there are none."""
     scenarios: dict[Key, Scenario] = {}
     for found in prepared:
         if isinstance(found, Prepared) and found.scenario is not None:
             scenarios.setdefault(_capacity(found), found.scenario)
     decided: dict[Key, Decided] = {}
-    for steps in dict.fromkeys(id(scenario.steps) for scenario in scenarios.values()):
-        same = {key: scenario for key, scenario in scenarios.items() if id(scenario.steps) == steps}
+    complaints: dict[Key, InputError] = {}
+    kinds = {key: (id(scenario.steps), scenario.preloaded) for key, scenario in scenarios.items()}
+    for kind in dict.fromkeys(kinds.values()):  # what is preloaded needs no pass, so no complaint is its own
+        same = {key: scenario for key, scenario in scenarios.items() if kinds[key] == kind}
         tokens = devices.tokens(next(iter(same.values())))
-        for key, histogram in zip(same, miss_histograms(list(same.values()), tokens, replay), strict=True):
+        try:
+            histograms = miss_histograms(list(same.values()), tokens, replay)
+        except InputError as error:
+            complaints |= dict.fromkeys(same, error)
+            continue
+        for key, histogram in zip(same, histograms, strict=True):
             pairs = histogram.sum(axis=(0, 1))
             n_misses = int(pairs @ np.arange(len(pairs)))
             decided[key] = Decided(tokens, histogram, n_misses, int(pairs[1:].sum()))
-    return decided
+    return decided, complaints
 
 
 def _time_group(decided: list[Decided], devices: Devices, group: list[tuple[Cell, Question]]) -> list[_Timed]:

@@ -123,6 +123,11 @@ class ComputeTimes:
     attention_s: dict[int, np.ndarray]
     orders: dict[int, np.ndarray]
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(each.nbytes for held in (self.attention_s, self.orders) for each in held.values())
+
 
 @dataclass(frozen=True)
 class Totals:
@@ -146,6 +151,11 @@ class MissSums:
             sum_before(counts, times.orders[kind], times.attention_s[kind], n_below, below_s)
             self._n_missed += int(n_below[-1, 1:].sum())
             self._kinds.append((times.attention_s[kind], n_below, below_s))
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the arrays, those of the compute times left out."""
+        return sum(n_below.nbytes + below_s.nbytes for _, n_below, below_s in self._kinds)
 
     def totals(self, read_s: np.ndarray, beside: costs.MissCosts, rates: DeviceRates, prefetch_policy: str) -> Totals:
         """read_s: seconds to read 0, 1, ... experts at once, at least as many as were ever missing; so is beside."""

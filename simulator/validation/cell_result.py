@@ -133,7 +133,8 @@ class RunComparison:
     """
     One run of a cell.
 
-    speed: decode tokens/s, predicted with the ends of its 80 % interval; order: position in the shuffled order;
+    speed: decode tokens/s, predicted with the ends of its 80 % interval, wide_speed: with those of a machine that
+    drifts; order: position in the shuffled order;
     slots: experts that the cache holds; ops: seconds a token by op, the ops tile the token's time; reads_s: t_prefetch
     of all layers, which runs beside them; miss_wait_s: the part of the wait in layers with a miss, the rest is the cost
     of asking the cache; attention_alone_s, attention_reading_s: mean of one layer without and with a
@@ -148,6 +149,7 @@ class RunComparison:
     started_at: str
     n_counted: int
     speed: Interval
+    wide_speed: Interval
     measured_tokens_per_s: float
     naive_tokens_per_s: float
     slots: Pair
@@ -182,11 +184,11 @@ class CellComparison:
     """
     A cell over its repeats: medians of the speeds, means of times, sums of verdicts.
 
-    noise_frac: (max - min) / median of measured / predicted tokens/s over the runs, None with a single run;
-    run_noise_frac: median standard error within a run; in_interval: whether the measured median lies in the predicted
-    interval, in_interval_with_noise: whether in that widened by the runs' own noise; held_out_error_frac: error without
-    the model's own shape, None where that cannot be; cell_class: see tables.py; wait_frac: measured share of the time
-    that waits for missing experts; reason: what is most off, in words.
+    noise_frac: (max - min) / median of the measured tokens/s over the runs, None with a single run; run_noise_frac:
+    median standard error within a run; in_interval: whether the measured median lies in the predicted interval,
+    in_interval_with_noise: whether in the wide one, widened further by the runs' own noise; held_out_error_frac: error
+    without the model's own shape, None where that cannot be; cell_class: see tables.py; wait_frac: measured share of
+    the time that waits for missing experts; reason: what is most off, in words.
     """
 
     cell: str

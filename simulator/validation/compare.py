@@ -49,6 +49,7 @@ def compare(run: MeasuredRun, prediction: Prediction, held_out_tokens_per_s: flo
         started_at=run.cell.started_at,
         n_counted=n,
         speed=prediction.speed,
+        wide_speed=prediction.wide_speed,
         measured_tokens_per_s=run.result.tokens_per_s,
         naive_tokens_per_s=naive_tokens_per_s(prediction.scenario, counts.predicted[2] / n, rate),
         slots=Pair(prediction.n_slots, run.result.memory.get("slots", -1)),

@@ -20,7 +20,7 @@ from hardware_profiles.catalog import load_profile
 from hardware_profiles.schema import HardwareProfile
 from moeplan.errors import InputError
 from moeplan.files import read_text
-from moeplan.strict_yaml import Model, validate
+from moeplan.strict_yaml import Model, load_mapping, validate
 from simulator.model.catalog import load_model_spec
 from simulator.model.imports.dispatch import import_model
 from simulator.model.spec import ModelSpec
@@ -201,14 +201,29 @@ def read_grid(folder: Path) -> MeasuredGrid:
     whole = [path for path in folders if all((path / name).is_file() for name in RUN_FILES)]
     if not whole:
         raise InputError(str(folder / "cells"), f"must hold runs with {', '.join(RUN_FILES)}", "none")
-    runs = sorted((_read_run(path) for path in whole), key=lambda run: (run.cell.order, run.folder.name))
+    runs = sorted((_read_run(path) for path in whole), key=_when)
+    left_out = tuple(f"{path.name} is not whole and was left out" for path in folders if path not in whole)
     return MeasuredGrid(
         folder,
         load_profile(str(folder / "profile.yaml")),
         load_profile(str(after)) if after.is_file() else None,
         tuple(runs),
-        tuple(f"{path.name} is not whole and was left out" for path in folders if path not in whole),
+        (*left_out, *_missing_cells(folder, {run.cell.cell for run in runs})),
     )
+
+
+def _when(run: MeasuredRun) -> tuple[str, int, str]:
+    """In the order in which they were made, which is the planned one unless the grid was run in parts."""
+    return run.cell.started_at, run.cell.order, run.folder.name
+
+
+def _missing_cells(folder: Path, measured: set[str]) -> list[str]:
+    """A warning where the grid that was run has more cells than were measured."""
+    path = folder / "grid.yaml"
+    cells = load_mapping(path)[0].get("cells") if path.is_file() else None
+    if not isinstance(cells, list) or len(cells) <= len(measured):
+        return []
+    return [f"{len(measured)} of the {len(cells)} cells of {path.name} were measured"]
 
 
 def _read_run(folder: Path) -> MeasuredRun:

@@ -18,7 +18,6 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.schema import HardwareProfile
-from hardware_profiles.schema_base import Z_80
 from simulator.validation.spot_series import States, states_by_check
 
 # The checks read 64 KiB and 2 MiB, and run tokens of models with experts of 20 KB and 2 MB; a model takes those that
@@ -124,28 +123,6 @@ def grid_states(pairs: Sequence[SpotPair], profile: HardwareProfile) -> GridStat
     return GridStates(drift, states_by_check(takes, references), tuple(takes))
 
 
-def forecast_state(drift: Mapping[str, float], names: Mapping[str, str]) -> MachineState:
+def drift_of(drift: Mapping[str, float], names: Mapping[str, str]) -> MachineState:
     """The probe's state, as uncertain as the machine drifted."""
     return MachineState(compute_sigma=drift.get(names[COMPUTE], 0.0), read_sigma=drift.get(names[READ], 0.0))
-
-
-def without_drift(profile: HardwareProfile, names: Mapping[str, str]) -> HardwareProfile:
-    """The profile with what drifted during the probe taken out of the spreads of kernels and bursts, in quadrature."""
-    spread = {check.name: check.spread for check in profile.spot_checks}
-    update: dict[str, object] = {}
-    if profile.cpu.kernels is not None:
-        left = _less(profile.cpu.kernels.sigma, spread.get(names[COMPUTE], 0.0))
-        update["cpu"] = profile.cpu.model_copy(
-            update={"kernels": profile.cpu.kernels.model_copy(update={"uncertainty": left})}
-        )
-    if profile.storage.bursts is not None:
-        left = _less(profile.storage.bursts.sigma, spread.get(names[READ], 0.0))
-        update["storage"] = profile.storage.model_copy(
-            update={"bursts": profile.storage.bursts.model_copy(update={"uncertainty": left})}
-        )
-    return profile.model_copy(update=update)
-
-
-def _less(sigma: float, drift_sigma: float) -> float:
-    """The uncertainty whose sigma is what is left of a sigma without that of the drift."""
-    return math.expm1(Z_80 * math.sqrt(max(0.0, sigma**2 - drift_sigma**2)))

@@ -42,13 +42,15 @@ class Prediction:
     What simulate says about a run.
 
     speed: decode tokens/s; prompt_s: first prompt token to first logits, None where the trace has no prompt; both with
-    the 80 % interval.  records: the simulated OpRecords, of the same type as the measured ones.
+    the 80 % interval.  wide_speed: speed with the wider interval of a machine that drifts.  records: the simulated
+    OpRecords, of the same type as the measured ones.
     """
 
     scenario: Scenario
     decisions: Decisions
     n_slots: int
     speed: Interval
+    wide_speed: Interval
     prompt_s: Interval | None
     records: "pd.DataFrame"
     read_bytes_per_s: float
@@ -60,9 +62,11 @@ def predict(
     profile: HardwareProfile,
     n_samples: int = N_SAMPLES,
     state: MachineState = AS_PROBED,
+    drift: MachineState = AS_PROBED,
 ) -> Prediction:
     """
-    The prediction for a run on the profile's machine in a state, with an interval of n_samples draws of both spreads.
+    The prediction for a run on the profile's machine in a state, with an interval of n_samples draws of both spreads;
+    drift: what the wider interval draws on top.
 
     Raises InputError where the model cannot run as the run says it did.
     """
@@ -82,9 +86,9 @@ def predict(
     )
     timeline, records = simulate_with_records(scenario)
     decisions = Decisions(timeline.n_misses, timeline.n_used)
-    speed, prompt_s = _intervals(FastEngine(scenario, decisions), question, state, n_samples)
+    intervals = _intervals(FastEngine(scenario, decisions), question, (state, drift), n_samples)
     rate = _read_rate(prepared)
-    return Prediction(scenario, decisions, plan.n_slots, speed, prompt_s, records_frame(records), rate)
+    return Prediction(scenario, decisions, plan.n_slots, *intervals, records_frame(records), rate)
 
 
 def held_out_speed(
@@ -96,27 +100,36 @@ def held_out_speed(
     return tokens_per_s(FastEngine(scenario, prediction.decisions).timeline(rates), scenario.is_counted)
 
 
-def _rates(question: Question, state: MachineState, rng: np.random.Generator | None = None) -> DeviceRates:
-    """The device's rates in a state, central or one draw of the profile's spreads; a limiter does not change."""
-    return with_what_ifs(question, state.on(device_rates(question, rng)))
+def _rates(question: Question, state: MachineState) -> DeviceRates:
+    """The device's central rates in a state; a limiter does not change."""
+    return with_what_ifs(question, state.on(device_rates(question)))
 
 
 def _intervals(
-    fast: FastEngine, question: Question, state: MachineState, n_samples: int
-) -> tuple[Interval, Interval | None]:
-    """Decode tokens/s and seconds of the prompt with their 80 % intervals; the prompt is None where there is none."""
+    fast: FastEngine, question: Question, states: tuple[MachineState, MachineState], n_samples: int
+) -> tuple[Interval, Interval, Interval | None]:
+    """
+    Decode tokens/s, the same with drift, and seconds of the prompt, with their 80 % intervals; the prompt is None where
+    there is none.  states: the machine's, and its drift.
+    """
     rng, counted, prompt = np.random.default_rng(SEED), fast.scenario.is_counted, _prompt(fast.scenario)
-    speeds, firsts = [], []
+    state, drift = states
+    speeds, wide_speeds, firsts = [], [], []
     for _ in range(n_samples):
-        drawn, sparsity = _rates(question, state.drawn(rng), rng), draw_gate_sparsity(question, rng)
+        device = state.drawn(rng).on(device_rates(question, rng))
+        drawn, sparsity = with_what_ifs(question, device), draw_gate_sparsity(question, rng)
         speeds.append(tokens_per_s(fast.timeline(drawn, sparsity), counted))
+        if drift != AS_PROBED:
+            drifted = with_what_ifs(question, drift.drawn(rng).on(device))
+            wide_speeds.append(tokens_per_s(fast.timeline(drifted, sparsity), counted))
         if prompt is not None:
             firsts.append(float(prompt.timeline(drawn, sparsity).step_s.sum()))
     central = fast.scenario.rates
-    speed = interval_of(tokens_per_s(fast.timeline(central), counted), speeds)
+    value = tokens_per_s(fast.timeline(central), counted)
+    speed, wide = interval_of(value, speeds), interval_of(value, wide_speeds or speeds)
     if prompt is None:
-        return speed, None
-    return speed, interval_of(float(prompt.timeline(central).step_s.sum()), firsts)
+        return speed, wide, None
+    return speed, wide, interval_of(float(prompt.timeline(central).step_s.sum()), firsts)
 
 
 def run_question(run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile) -> Question:

@@ -27,10 +27,15 @@ CHI_SQUARE_MEDIAN = 0.4549  # of the square of a standard normal variable
 
 @dataclass(frozen=True, eq=False)
 class States:
-    """The logarithm of a check's state between takes i and i + 1, (n - 1,) each: mean and standard deviation."""
+    """
+    The logarithm of a check's state between takes i and i + 1, (n - 1,) each: mean and standard deviation.
+
+    n_outliers: takes that were left out.
+    """
 
     mean: np.ndarray
     sigma: np.ndarray
+    n_outliers: int = 0
 
 
 def states_by_check(takes: Sequence[Mapping[str, float]], references: Mapping[str, float]) -> dict[str, States]:
@@ -50,7 +55,8 @@ def states(logs: np.ndarray) -> States:
     middle, cross = float(np.median(logs_kept)), _walk(between, at_kept, share)  # cross: (n - 1, kept)
     weights = np.linalg.solve(_covariance(at_kept, share), cross.T)  # (kept, n - 1)
     left = START_SHARE + share * between - np.einsum("ij,ji->i", cross, weights)
-    return States(middle + (logs_kept - middle) @ weights, np.sqrt(noise * np.maximum(left, 0.0)))
+    sigma = np.sqrt(noise * np.maximum(left, 0.0))
+    return States(middle + (logs_kept - middle) @ weights, sigma, int((~kept).sum()))
 
 
 def _without_outliers(at: np.ndarray, logs: np.ndarray) -> np.ndarray:

@@ -19,17 +19,17 @@ QUIET_NOISE_FRAC = 0.05  # a cell is quiet where its own runs spread by less tha
 BOUNDARY_RATIOS = (0.5, 2.0)  # measured median t_prefetch / t_attention of a cell near the boundary
 
 RULES = {
-    "forecast": "the profile measured once, before the grid; its interval: the profile's spreads and, in quadrature, "
-    "how far the spot checks of the whole grid went from the probe (standard deviation of the logarithm about the "
-    "probe, compute and reads apart)",
+    "forecast": "the profile measured once, before the grid; its interval: the profile's spreads alone, as simulate "
+    "gives it",
+    "with_drift": "the forecast's interval with, on top, how far the spot checks of the whole grid went from the probe "
+    "(standard deviation of the logarithm about the probe, compute and reads apart); both predictions' with the runs' "
+    "own noise",
     "at_state": "the same profile at the machine's state around the run: compute times and read bursts times the state "
     "of the spot checks / the probe's time of the same check; the state is the geometric mean of the checks before and "
     "after the run, smoothed over the grid's checks as far as their own noise asks for it; micro-benchmarks alone, no "
-    "time of any run; its interval: the profile's spreads without their drift and, in quadrature, what is not known of "
-    "the state",
+    "time of any run; its interval: the profile's spreads and, on top, what is not known of the state",
     "error": "predicted / measured - 1 of decode tokens/s, medians over a cell's runs",
-    "noise": "(max - min) / median of measured / predicted over a cell's runs; of the forecast, whose prediction is "
-    "the same for each, that is the spread of the measured tokens/s",
+    "noise": "(max - min) / median of the measured tokens/s over a cell's runs",
     "run_noise": "standard error of a run's mean token time from its own tokens, with their autocorrelation",
     "without_own_shape": "the kernel rows of exactly the model's own sizes left out, so that its times come from other "
     "shapes; empty where no shape lies on each side",
@@ -51,8 +51,7 @@ RULES = {
 def cell_comparison(cell: str, conditions: Conditions, runs: Sequence[RunComparison]) -> CellComparison:
     """A cell over its runs."""
     measured = log_median(run.measured_tokens_per_s for run in runs)
-    ends = (_median_ratio(runs, end) * measured for end in ("value", "low", "high"))
-    predicted = Interval(*ends)
+    predicted, wide = (_median_interval(runs, name, measured) for name in ("speed", "wide_speed"))
     run_noise = median(run.noise_frac for run in runs)
     held_out = [run.held_out_tokens_per_s for run in runs]
     naive = log_median(run.naive_tokens_per_s for run in runs)
@@ -68,10 +67,10 @@ def cell_comparison(cell: str, conditions: Conditions, runs: Sequence[RunCompari
         predicted=predicted,
         measured_tokens_per_s=measured,
         error_frac=predicted.value / measured - 1,
-        noise_frac=spread_frac([run.measured_tokens_per_s / run.speed.value for run in runs]),
+        noise_frac=spread_frac([run.measured_tokens_per_s for run in runs]),
         run_noise_frac=run_noise,
         in_interval=is_inside(measured, predicted),
-        in_interval_with_noise=is_inside(measured, widened(predicted, run_noise / math.sqrt(len(runs)))),
+        in_interval_with_noise=is_inside(measured, widened(wide, run_noise / math.sqrt(len(runs)))),
         held_out_error_frac=_held_out_error(runs) if None not in held_out else None,
         naive_tokens_per_s=naive,
         naive_error_frac=naive / measured - 1,
@@ -98,9 +97,11 @@ def log_median(values: Iterable[float]) -> float:
     return min(max(low, math.sqrt(low * high)), high)
 
 
-def _median_ratio(runs: Sequence[RunComparison], end: str) -> float:
-    """Median over runs of predicted / measured; one by one, as predictions at the machine's state differ by run."""
-    return log_median(getattr(run.speed, end) / run.measured_tokens_per_s for run in runs)
+def _median_interval(runs: Sequence[RunComparison], name: str, measured: float) -> Interval:
+    """Medians over runs of predicted / measured, times measured: predictions at the machine's state differ by run."""
+    ends = ("value", "low", "high")
+    ratios = (log_median(getattr(getattr(run, name), end) / run.measured_tokens_per_s for run in runs) for end in ends)
+    return Interval(*(ratio * measured for ratio in ratios))
 
 
 def _held_out_error(runs: Sequence[RunComparison]) -> float:

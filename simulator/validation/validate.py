@@ -15,12 +15,12 @@ from simulator.validation.drift import drift
 from simulator.validation.grid_cells import MeasuredGrid, MeasuredRun
 from simulator.validation.held_out import without_shape
 from simulator.validation.machine_state import (
+    AS_PROBED,
     GridStates,
     MachineState,
     check_names,
-    forecast_state,
+    drift_of,
     grid_states,
-    without_drift,
 )
 from simulator.validation.predict import held_out_speed, predict
 from simulator.validation.provenance import machine_of, mixed_conditions
@@ -78,7 +78,13 @@ def validate(
         drift=drift(cells, grid.profile, grid.profile_after, checks.drift),
         rules=RULES,
         provenance={**(provenance or {}), **machine_of(grid)},
-        warnings=(*grid.warnings, *mixed_conditions(grid), *_few_runs(cells), *_no_state(cells, at_state)),
+        warnings=(
+            *grid.warnings,
+            *mixed_conditions(grid),
+            *_few_runs(cells),
+            *_no_state(cells, at_state),
+            *_outliers(checks),
+        ),
     )
 
 
@@ -87,19 +93,24 @@ def _compared(
 ) -> _Compared:
     request_bytes = expert_layout(spec, run.condition("layout")).request_bytes
     names = check_names(request_bytes, run.cell.threads)
-    forecast = _under(run, spec, profile, forecast_state(checks.drift, names), n_samples)
+    forecast = _under(run, spec, profile, (AS_PROBED, drift_of(checks.drift, names)), n_samples)
     around = run.cell.spots
     state = None if around is None else checks.around(around, names)
     if state is None:
         return _Compared(run, forecast, None)
-    return _Compared(run, forecast, _under(run, spec, without_drift(profile, names), state, n_samples))
+    return _Compared(run, forecast, _under(run, spec, profile, (state, AS_PROBED), n_samples))
 
 
 def _under(
-    run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile, state: MachineState, n_samples: int
+    run: MeasuredRun,
+    spec: ModelSpec,
+    profile: HardwareProfile,
+    states: tuple[MachineState, MachineState],
+    n_samples: int,
 ) -> RunComparison:
-    """A run beside its prediction from a profile at a state, and beside that without the model's own shape."""
-    prediction, others = predict(run, spec, profile, n_samples, state), without_shape(profile, spec)
+    """A run beside its prediction at a state with a drift, and beside that without the model's own shape."""
+    state, drift_on_top = states
+    prediction, others = predict(run, spec, profile, n_samples, state, drift_on_top), without_shape(profile, spec)
     held_out = None if others is None else held_out_speed(run, spec, others, state, prediction)
     return compare(run, prediction, held_out)
 
@@ -123,6 +134,12 @@ def _has_state(runs: Sequence[_Compared]) -> bool:
 def _cell_at_state(name: str, runs: Sequence[_Compared]) -> CellComparison:
     compared = [one.at_state for one in runs if one.at_state is not None]
     return cell_comparison(name, runs[0].run.cell.conditions(), compared)
+
+
+def _outliers(checks: GridStates) -> list[str]:
+    counts = {name: state.n_outliers for name, state in checks.states.items() if state.n_outliers}
+    told = ", ".join(f"{name} {n}" for name, n in counts.items())
+    return [f"of {len(checks.takes)} takes of each spot check these were left out as outliers: {told}"] if told else []
 
 
 def _no_state(cells: Sequence[CellComparison], at_state: Sequence[CellComparison]) -> list[str]:
