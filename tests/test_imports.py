@@ -30,6 +30,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "simulator.kernel_calls",
         "hardware_profiles.kernel_table",
         "hardware_profiles.schema",
+        "hardware_profiles.schema_base",
         "hardware_profiles.catalog",
     ),
     "reports": (
