@@ -154,17 +154,19 @@ def test_spot_checks_and_idle_times_are_in_it(profile: HardwareProfile) -> None:
 
 
 def test_the_fingerprint_is_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It changes with a byte of a kernel or of the forward pass and with nothing else."""
-    (tmp_path / "kernels").mkdir()
-    for name in ("kernels/fast.py", "forward.py", "other.py"):
+    """It changes with a byte of what a run's time depends on and with nothing else."""
+    timed = ("kernels/fast.py", "streaming/reads.py", "forward.py", "core_affinity.py", "routing_replay.py")
+    for folder in ("kernels", "streaming"):
+        (tmp_path / folder).mkdir()
+    for name in (*timed, "other.py"):
         (tmp_path / name).write_text("a")
     monkeypatch.setattr(conditions, "__file__", str(tmp_path / "conditions.py"))
     found = [code_fingerprint()]
-    for name in ("kernels/fast.py", "forward.py", "other.py"):
+    for name in (*timed, "other.py"):
         (tmp_path / name).write_text("b")
         found.append(code_fingerprint())
-    assert len(set(found)) == 3
-    assert found[2] == found[3]
+    assert len(set(found)) == 1 + len(timed)
+    assert found[-1] == found[-2]
 
 
 @pytest.mark.parametrize("n_steps", [2, 8])
