@@ -175,4 +175,4 @@ def shopping_finding(shop: Shopping, target_tokens_per_s: float) -> str:
     if not value:
         return f"None of the parts on the price list reaches {target}"
     safely = f"; safely for {safe[0].price}" if safe else "; none reaches it safely"
-    return f"{target} for {value[0].price}: {value[0].parts}{safely}"
+    return f"{target} for {value[0].price} above today's parts: {value[0].parts}{safely}"

@@ -121,6 +121,6 @@ def test_the_command_reads_a_price_list(moeplan, tmp_path: Path, price_list: Pat
     price_list.write_text(LIST.replace("260 KiB", "1.4 GiB").replace("300 KiB", "2 GiB"), encoding="utf-8")
     told = moeplan(*base, "--target-tokens-per-s", "9", "--prices", str(price_list))
     assert told.status == 0
-    assert "9 tokens/s for 7.50 EUR: 2.000 GiB of RAM, storage 419 MB/s" in told.out
+    assert "9 tokens/s for 7.50 EUR above today's parts: 2.000 GiB of RAM, storage 419 MB/s" in told.out
     missing = moeplan(*base, "--target-tokens-per-s", "9", "--prices", str(tmp_path / "none.yaml"))
     assert_one_line(missing, "none.yaml", "must be a file")
