@@ -11,8 +11,9 @@ import numpy as np
 
 from simulator.cache_passes.compiled import compiled
 from simulator.cache_passes.rows import Rows
-from traces.routing_trace import DECODE, RoutingTrace, TraceHeader
+from traces.routing_trace import DECODE, RoutingTrace
 from traces.store import write_trace
+from traces.synthetic import made_up_header
 
 ZIPF, REPEAT_FRAC = 1.0, 0.3  # near to what recorded traces show at half the experts
 REQUEST_TOKENS = 1000  # a request's decode tokens: what the models' context lengths leave room for
@@ -91,16 +92,9 @@ def capacities_of(rows: Rows, n: int) -> list[int]:
 def made_up_trace(n_tokens: int, shape: Shape, seed: int = 0) -> RoutingTrace:
     """Requests of REQUEST_TOKENS decode tokens each, labelled as made up."""
     tokens = np.arange(n_tokens)
-    header = TraceHeader(
-        model="made up for a benchmark",
-        model_fingerprint="",
-        n_experts=shape.n_experts,
-        layer_ids=tuple(range(shape.n_layers)),
-        engine="moeplan bench",
-        source=f"random numbers: zipf {ZIPF}, repeat {REPEAT_FRAC}, seed {seed}",
-        licence="CC0-1.0",
-        conditions={"synthetic": "no model produced this routing"},
-    )
+    numbers = f"zipf {ZIPF}, repeat {REPEAT_FRAC}, seed {seed}"
+    layers = range(shape.n_layers)
+    header = made_up_header("made up for a benchmark", shape.n_experts, layers, "moeplan bench", numbers)
     return RoutingTrace(
         header=header,
         expert_ids=made_up_ids(n_tokens, shape, seed),

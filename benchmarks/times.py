@@ -19,10 +19,10 @@ from benchmarks.report import Section
 from hardware_profiles.catalog import load_profile
 from hardware_profiles.rates import DeviceRates, rates
 from simulator.cache_passes.miss_counts import miss_counts
-from simulator.costs import MissCosts, miss_costs
+from simulator.costs import MissCosts, miss_costs, read_table
 from simulator.engine_fast import FastEngine
 from simulator.engine_simpy import simulate_simpy
-from simulator.expert_layout import ExpertLayout, expert_layout
+from simulator.expert_layout import expert_layout
 from simulator.memory import n_routed_experts
 from simulator.model.catalog import load_model_spec
 from simulator.model.spec import with_top_k
@@ -51,7 +51,7 @@ class ClosedForm:
         device, layout = rates(load_profile(DEVICE)), expert_layout(model, "bundle")
         self.times = ComputeWorks(self.tokens, device).times(device)
         self.devices = [_at_speed(device, speed) for speed in np.geomspace(0.5e9, 8e9, N_SPEEDS)]
-        self.reads = [_read_table(device, layout, shape.top_k) for device in self.devices]
+        self.reads = [read_table(device, layout, shape.top_k) for device in self.devices]
         self.beside: MissCosts = miss_costs(device, layout.padded_bytes, shape.top_k)
         self.n_steps = N_CAPACITIES * N_SPEEDS * n_tokens * shape.n_layers
 
@@ -72,11 +72,6 @@ class ClosedForm:
 def _at_speed(device: DeviceRates, bytes_per_s: float) -> DeviceRates:
     storage = device.storage.at_read_rate(bytes_per_s, device.sequential_read_bytes_per_s)
     return replace(device, storage=storage, sequential_read_bytes_per_s=bytes_per_s)
-
-
-def _read_table(device: DeviceRates, layout: ExpertLayout, most: int) -> np.ndarray:
-    bursts = [device.storage.burst_s(n * layout.n_requests, layout.request_bytes) for n in range(1, most + 1)]
-    return np.array([0.0, *bursts])
 
 
 def streaming_scenario(n_tokens: int, top_k: int, cached_frac: float) -> Scenario:

@@ -55,6 +55,15 @@ def write_text(target: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def flush_to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the device: what was renamed then survives a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def read_text(path: Path, max_bytes: int = 4 * 2**20) -> str:
     """A whole UTF-8 text file of at most max_bytes. Raises InputError."""
     try:

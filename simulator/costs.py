@@ -26,6 +26,7 @@ from hardware_profiles.kernel_table import Call, KernelOp, KernelTimes
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.storage import StorageModel
 from simulator import kernel_calls
+from simulator.expert_layout import ExpertLayout
 from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
 from simulator.model.tensor_types import bytes_per_weight
@@ -245,6 +246,13 @@ def _miss_table(kernels: KernelTimes | None, op: KernelOp, expert_bytes: int, mo
     if kernels is None or not calls or not kernels.has(calls[0]):
         return np.zeros(most + 1)
     return np.array([0.0, *map(kernels.seconds, calls)])
+
+
+@lru_cache(maxsize=8192)
+def read_table(rates: DeviceRates, layout: ExpertLayout, most: int) -> np.ndarray:
+    """Seconds (most + 1,) to read 0, 1, ..., most experts issued at once from idle storage, when nothing else runs."""
+    bursts = [rates.storage.burst_s(n * layout.n_requests, layout.request_bytes) for n in range(1, most + 1)]
+    return np.array([0.0, *bursts])
 
 
 class StepCosts:

@@ -107,9 +107,9 @@ class FastEngine:
         n_misses, n_steps = self.decisions.n_misses, len(self.scenario.steps)
         alone = {layer: works.seconds(rates) for layer, works in self._attention.items()}
         alone_s = _columns([alone[layer] for layer in self._moe], n_steps)
-        read_s = self._burst_table(rates)[n_misses]
-        most = int(n_misses.max(initial=0))
-        beside = costs.miss_costs(rates, self.scenario.layout.padded_bytes, most)
+        layout, most = self.scenario.layout, int(n_misses.max(initial=0))
+        read_s = costs.read_table(rates, layout, most)[n_misses]
+        beside = costs.miss_costs(rates, layout.padded_bytes, most)
         if self.scenario.prefetch_policy == PRE_ATTENTION:
             alone_s, read_s = alone_s + beside.issue_s[n_misses], read_s + beside.delay_s[n_misses]
             v, w = rates.contended_compute_frac, rates.contended_read_frac
@@ -135,12 +135,6 @@ class FastEngine:
         step_s = np.sum([op_s[op] for op in COMPUTE_OPS], axis=0)
         busy_s = prefetch_s.sum(axis=1)
         return Timeline(step_s, op_s, attention_s, prefetch_s, bubble_s, n_misses, self.decisions.n_used, busy_s)
-
-    def _burst_table(self, rates: DeviceRates) -> np.ndarray:
-        """Seconds to read 0, 1, ... experts issued at once from idle storage, when nothing else runs."""
-        layout, most = self.scenario.layout, int(self.decisions.n_misses.max(initial=0))
-        bursts = [rates.storage.burst_s(n * layout.n_requests, layout.request_bytes) for n in range(1, most + 1)]
-        return np.array([0.0, *bursts])
 
 
 def simulate_fast(scenario: Scenario, decisions: Decisions | None = None) -> Timeline:

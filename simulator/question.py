@@ -173,7 +173,7 @@ def question_rates(question: Question, rng: np.random.Generator | None = None) -
 def device_rates(question: Question, rng: np.random.Generator | None = None) -> DeviceRates:
     """The device's central rates, or one Monte Carlo draw, without the question's what-ifs."""
     request_bytes = expert_layout(question.model, question.layout).request_bytes or None
-    idle_s = storage_idle_s(question.model, question.profile, question.n_threads, _last_context(question))
+    idle_s = storage_idle_s(question)
     if rng is None:
         return rates(question.profile, request_bytes=request_bytes, n_threads=question.n_threads, idle_s=idle_s)
     return sample_rates(question.profile, rng, request_bytes=request_bytes, n_threads=question.n_threads, idle_s=idle_s)
@@ -186,18 +186,33 @@ def _last_context(question: Question) -> int:
     return int(question.trace.position[-1])
 
 
-@lru_cache(maxsize=256)
-def storage_idle_s(model: ModelSpec, profile: HardwareProfile, n_threads: int | None, context: int) -> float | None:
+def storage_idle_s(question: Question) -> float | None:
     """
     Seconds of compute between the reads of two layers of decode, where each layer misses something: how long the
     storage rests before a burst.  None where the profile's bursts do not depend on it.
 
     Left out: that it rests longer where some layers find all their experts.
     """
-    bursts = profile.storage.bursts
+    bursts = question.profile.storage.bursts
     if bursts is None or bursts.rows[0].idle is None:
         return None
+    return _layer_s(question.model, question.profile, question.n_threads, _last_context(question))
+
+
+@lru_cache(maxsize=256)
+def _layer_s(model: ModelSpec, profile: HardwareProfile, n_threads: int | None, context: int) -> float:
     return decode_layer_s(model, rates(profile, n_threads=n_threads), context)
+
+
+def drawn_devices(question: Question, n_samples: int, seed: int) -> list[tuple[DeviceRates, float | None]]:
+    """
+    The device and so many Monte Carlo draws of it, each with a gate sparsity (None: the model's own), without what-ifs.
+
+    The first is the central one.  The same seed gives the draws behind every interval of the question.
+    """
+    rng = np.random.default_rng(seed)
+    draws = ((device_rates(question, rng), draw_gate_sparsity(question, rng)) for _ in range(n_samples))
+    return [(device_rates(question), None), *draws]
 
 
 def with_what_ifs(question: Question, drawn: DeviceRates) -> DeviceRates:

@@ -12,7 +12,7 @@ from moeplan.errors import InputError
 from simulator.engine_fast import Decisions, FastEngine
 from simulator.engine_simpy import OnStep, ignore_steps, simulate_simpy
 from simulator.mapped import MappedEngine, mapping_of
-from simulator.question import Prepared, Question, draw_gate_sparsity, prepare, question_rates
+from simulator.question import Prepared, Question, drawn_devices, prepare, question_rates, with_what_ifs
 from simulator.result import Bound, CacheResult, Interval, LayerResult, Result
 from simulator.scenario import Scenario
 from simulator.small_print import is_stand_in, mapped_small_print, small_print, warnings_of
@@ -147,10 +147,10 @@ def intervals(
 
     Drawn are the profile's figures and the model's gate sparsity; the interval always holds the central value.
     """
-    rng, counted, central = np.random.default_rng(seed), fast.scenario.is_counted, question_rates(question)
+    counted, central = fast.scenario.is_counted, question_rates(question)
     speeds, firsts = [], []
-    for _ in range(n_samples):
-        drawn, sparsity = question_rates(question, rng), draw_gate_sparsity(question, rng)
+    for device, sparsity in drawn_devices(question, n_samples, seed)[1:]:
+        drawn = with_what_ifs(question, device)
         speeds.append(tokens_per_s(fast.timeline(drawn, sparsity), counted))
         if prefill is not None:
             firsts.append(float(prefill.timeline(drawn, sparsity).step_s.sum()))

@@ -5,6 +5,7 @@ synthesize: Zipf-popular experts with a chance to repeat the previous token's on
 (zipf 0, repeat 0) gives hit rate = capacity / n_experts, which no real model shows.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -47,16 +48,8 @@ def synthesize(
             layers, slots = np.nonzero(kept)
             keys[layers, ids[token - 1][layers, slots]] = np.inf
         ids[token] = np.argsort(-keys, axis=1)[:, :top_k]
-    header = TraceHeader(
-        model=model,
-        model_fingerprint="",
-        n_experts=n_experts,
-        layer_ids=tuple(range(n_moe_layers)),
-        engine="moeplan trace synthesize",
-        source=f"random numbers: zipf {zipf}, repeat {repeat_frac}, seed {seed}",
-        licence="CC0-1.0",
-        conditions={"synthetic": "no model produced this routing"},
-    )
+    numbers = f"zipf {zipf}, repeat {repeat_frac}, seed {seed}"
+    header = made_up_header(model, n_experts, range(n_moe_layers), "moeplan trace synthesize", numbers)
     return RoutingTrace(
         header=header,
         expert_ids=ids,
@@ -102,3 +95,17 @@ def adapt(trace: RoutingTrace, *, layer_ids: tuple[int, ...], n_experts: int, to
         conditions={**trace.header.conditions, "adapted": adapted},
     )
     return replace(trace, header=header, expert_ids=ids, weights=None, predicted={})
+
+
+def made_up_header(model: str, n_experts: int, layer_ids: Iterable[int], engine: str, numbers: str) -> TraceHeader:
+    """The header of a trace that no model produced; numbers: what the random ones were drawn with."""
+    return TraceHeader(
+        model=model,
+        model_fingerprint="",
+        n_experts=n_experts,
+        layer_ids=tuple(layer_ids),
+        engine=engine,
+        source=f"random numbers: {numbers}",
+        licence="CC0-1.0",
+        conditions={"synthetic": "no model produced this routing"},
+    )

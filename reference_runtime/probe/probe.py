@@ -33,7 +33,7 @@ OnProgress = Callable[[int, int], object]  # seconds that have passed, seconds i
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
+class Benches:
     """The processes, by their number of threads, and what they gave; spots: of the spot checks."""
 
     workers: dict[int, Worker]
@@ -90,7 +90,7 @@ def probe(plan: Plan, name: str, on_progress: OnProgress = lambda done, total: N
 
 
 @contextmanager
-def _open(plan: Plan, progress: Callable[[object], object]) -> Iterator[Bench]:
+def _open(plan: Plan, progress: Callable[[object], object]) -> Iterator[Benches]:
     with ExitStack() as opened:
         of_plan = probe_file(plan.directory, plan.file_bytes, progress)
         file = opened.enter_context(of_plan if plan.read_file is None else open_probe_file(plan.read_file))
@@ -100,10 +100,10 @@ def _open(plan: Plan, progress: Callable[[object], object]) -> Iterator[Bench]:
         for worker in workers.values():  # all are ready before the first is measured
             worker.call("names", 0)
             progress(None)
-        yield Bench(workers, checks, Samples(), Samples())
+        yield Benches(workers, checks, Samples(), Samples())
 
 
-def _rounds(bench: Bench, until: float, progress: Callable[[], object]) -> int:
+def _rounds(bench: Benches, until: float, progress: Callable[[], object]) -> int:
     """Whole rounds while there is time for another; the number of them."""
     n, longest = 0, 0.0
     while not n or perf_counter() + longest < until:
@@ -116,7 +116,7 @@ def _rounds(bench: Bench, until: float, progress: Callable[[], object]) -> int:
 
 
 def _times_or_again(
-    plan: Plan, bench: Bench, until: float, progress: Callable[[], object]
+    plan: Plan, bench: Benches, until: float, progress: Callable[[], object]
 ) -> tuple[Times, list[Disagreement]]:
     """
     The rows of the kernel table.  Where the products of an operation take far longer than it as a whole, one of both
@@ -139,7 +139,7 @@ def _times(plan: Plan, samples: Samples) -> tuple[Times, list[Disagreement]]:
     return products | rest | miss_times(plan, samples, *speeds), off
 
 
-def _noise(plan: Plan, bench: Bench) -> str:
+def _noise(plan: Plan, bench: Benches) -> str:
     """The same product at the start, in the middle and at the end; and how far the spot checks went."""
     key = max(
         (

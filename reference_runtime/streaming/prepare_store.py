@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from moeplan.errors import InputError
-from moeplan.files import output_target
+from moeplan.files import flush_to_disk, output_target
 from moeplan.quantity import format_bytes
 from reference_runtime.loading.model_file import ModelFile
 from reference_runtime.streaming.direct_reads import page_aligned
@@ -128,7 +128,7 @@ def _whole_or_absent(target: Path) -> Iterator[BinaryIO]:
             yield file
             os.fchmod(file.fileno(), 0o644)
             os.replace(name, target)
-        _sync_folder(target.parent)
+        flush_to_disk(target.parent)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)
@@ -148,12 +148,3 @@ def _remove_leftovers(target: Path) -> None:
         with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name is on the disk too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

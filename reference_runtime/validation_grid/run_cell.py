@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from moeplan.files import flush_to_disk
 from reference_runtime.conditions import code_fingerprint
 from reference_runtime.validation_grid.child import run_moeplan
 from reference_runtime.validation_grid.grid import Cell
@@ -62,21 +63,12 @@ def run_cell(folder: Path, run: PlannedRun, model: ReadyModel, before: Spots, ta
         measured["spot_checks"] = {"before": before, "after": after}
         (work / "cell.json").write_text(json.dumps(cell_json(run, model, measured), indent=1), encoding="utf-8")
         for path in (*work.iterdir(), work):
-            _to_disk(path)
+            flush_to_disk(path)
         os.replace(work, cells / run.name)
-        _to_disk(cells)
+        flush_to_disk(cells)
         return after
     finally:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _to_disk(path: Path) -> None:
-    """Wait until a file or a folder is on the disk, so that a name that survives a power cut has its contents."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def cell_arguments(folder: Path, cell: Cell, model: ReadyModel) -> list[str]:

@@ -7,12 +7,11 @@ in the what-ifs on the device's speeds.  The equations are those of simulator.sw
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
-from simulator.costs import MissCosts, miss_costs
+from simulator.costs import MissCosts, miss_costs, read_table
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.inverse.bounded import Bounded
 from simulator.policies import STACK_POLICIES
@@ -21,7 +20,7 @@ from simulator.question import (
     Prepared,
     Question,
     device_rates,
-    draw_gate_sparsity,
+    drawn_devices,
     prepare,
     question_rates,
     with_what_ifs,
@@ -74,7 +73,12 @@ class Speeds:
         return changed
 
     def prepared(self, question: Question) -> Prepared:
-        """Memory plan and scenario. Raises InputError where the question cannot be asked."""
+        """
+        Memory plan and scenario.  What-ifs on the device do not change them, so the Prepared may be that of a variation
+        with other ones: its question and its scenario's rates are not this question's.
+
+        Raises InputError where the question cannot be asked.
+        """
         key = _values(question, PLAN_FIELDS)
         if key not in self._prepared:
             self._prepared[key] = prepare(question, self._replay)
@@ -146,8 +150,7 @@ class Speeds:
         """question: one of those behind the scenarios, whose counted tokens are the same."""
         tokens = self._counted(question, scenarios[0])
         for key, n_misses in zip(keys, counted_misses(scenarios, self._replay), strict=True):
-            counts = {kind: each.astype(np.uint32) for kind, each in tokens.histogram(n_misses).items()}
-            self._decided[key] = counts, int(n_misses.sum(dtype=np.int64))
+            self._decided[key] = tokens.histogram(n_misses), int(n_misses.sum(dtype=np.int64))
 
     def _decision_key(self, question: Question, scenario: Scenario) -> Key:
         return (
@@ -176,10 +179,7 @@ class Speeds:
         """The central rates (0) or a draw, before any what-if, with the gate sparsity; the same as `simulate`'s."""
         key = _values(question, DRAW_FIELDS)
         if key not in self._draws:
-            rng = np.random.default_rng(self.seed)
-            self._draws[key] = [(device_rates(question), None)]
-            for _ in range(self.n_samples):
-                self._draws[key].append((device_rates(question, rng), draw_gate_sparsity(question, rng)))
+            self._draws[key] = drawn_devices(question, self.n_samples, self.seed)
         return self._draws[key][index]
 
     def _compute_times(self, question: Question, index: int) -> ComputeTimes:
@@ -203,7 +203,7 @@ class Speeds:
         key = (self._decision_key(question, prepared.scenario), *_values(question, COMPUTE_FIELDS), index)
         sums = self._sums.get(key)
         if sums is None:
-            sums = MissSums(self._compute_times(question, index), _counts(self._histogram(question)[0]))
+            sums = MissSums(self._compute_times(question, index), self._histogram(question)[0])
             self._sums.put(key, sums)
         rates = with_what_ifs(question, self._drawn(question, index)[0])
         beside, read_s = miss_tables(question, rates, prepared.layout)
@@ -249,18 +249,7 @@ def faster_compute_never_slower(question: Question) -> bool:
 def miss_tables(question: Question, rates: DeviceRates, layout: ExpertLayout) -> tuple[MissCosts, np.ndarray]:
     """What 0, 1, ..., top_k misses cost beside their reads, and seconds to read them at once from idle storage."""
     top_k = 0 if question.model.experts is None else question.model.experts.top_k
-    return miss_costs(rates, layout.padded_bytes, top_k), _read_table(rates, layout, top_k)
-
-
-@lru_cache(maxsize=8192)
-def _read_table(rates: DeviceRates, layout: ExpertLayout, most: int) -> np.ndarray:
-    bursts = [rates.storage.burst_s(n * layout.n_requests, layout.request_bytes) for n in range(1, most + 1)]
-    return np.array([0.0, *bursts])
-
-
-def _counts(histogram: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """As the compiled sums take them: int64."""
-    return {kind: each.astype(np.int64) for kind, each in histogram.items()}
+    return miss_costs(rates, layout.padded_bytes, top_k), read_table(rates, layout, top_k)
 
 
 def _values(question: Question, names: tuple[str, ...]) -> Key:

@@ -2,16 +2,15 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
-from simulator.costs import miss_costs
+from simulator.costs import miss_costs, read_table
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.prefetch import PRE_ATTENTION
-from simulator.question import Question, device_rates, draw_gate_sparsity, with_what_ifs
+from simulator.question import Question, device_rates, drawn_devices, with_what_ifs
 from simulator.result import Bound
 from simulator.scenario import Scenario
 from simulator.simulate import twice_as_fast
@@ -128,21 +127,10 @@ class Devices:
         """The central rates and the draws before any what-if, each with its gate sparsity; the same as `intervals`."""
 
         def make() -> list[tuple[DeviceRates, float | None]]:
-            rng = np.random.default_rng(self._seed)
-            found: list[tuple[DeviceRates, float | None]] = [(device_rates(question), None)]
-            for _ in range(self._n_samples):
-                found.append((device_rates(question, rng), draw_gate_sparsity(question, rng)))
-            return found
+            return drawn_devices(question, self._n_samples, self._seed)
 
         return self._once("draws", (cell["hardware"], cell["threads"]), make)
 
 
 def _cost_table(rates: DeviceRates, layout: ExpertLayout, most: int) -> np.ndarray:
-    return cost_table(_read_table(rates, layout, most), miss_costs(rates, layout.padded_bytes, most))
-
-
-@lru_cache(maxsize=8192)
-def _read_table(rates: DeviceRates, layout: ExpertLayout, most: int) -> np.ndarray:
-    """Seconds to read 0, 1, ..., most experts issued at once from idle storage, when nothing else runs."""
-    bursts = [rates.storage.burst_s(n * layout.n_requests, layout.request_bytes) for n in range(1, most + 1)]
-    return np.array([0.0, *bursts])
+    return cost_table(read_table(rates, layout, most), miss_costs(rates, layout.padded_bytes, most))

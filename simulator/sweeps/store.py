@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from moeplan.errors import InputError
-from moeplan.files import atomic_path, output_target, read_text
+from moeplan.files import atomic_path, flush_to_disk, output_target, read_text
 from simulator.result import SweepRow
 from simulator.sweeps.definition import SweepDefinition, difference, fingerprint
 from simulator.sweeps.scenarios import Chunk
@@ -207,24 +207,15 @@ def _array(values: Sequence[Any] | np.ndarray, kind: pa.DataType) -> pa.Array:
 def _write_table(table: pa.Table, target: Path) -> None:
     with atomic_path(target) as temporary:
         pq.write_table(table, temporary)
-        _sync(temporary)
-    _sync(target.parent)
+        flush_to_disk(temporary)
+    flush_to_disk(target.parent)
 
 
 def _write_text(text: str, target: Path) -> None:
     with atomic_path(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
-        _sync(temporary)
-    _sync(target.parent)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the device."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        flush_to_disk(temporary)
+    flush_to_disk(target.parent)
 
 
 def _remove_temporary(folder: Path) -> None:

@@ -66,10 +66,10 @@ class CountedTokens:
         return np.ascontiguousarray(out.transpose(1, 2, 0, 3).astype(np.int64))
 
     def histogram(self, n_misses: np.ndarray) -> dict[int, np.ndarray]:
-        """kind -> int64 (n_contexts, width): the pairs of the counted rows (n_tokens, n_moe_layers)."""
+        """kind -> uint32 (n_contexts, width): the pairs of the counted rows (n_tokens, n_moe_layers)."""
         out = np.zeros((len(self.contexts), 1, len(self.kinds), self.width), np.uint32)
         count_misses(n_misses.reshape(-1, 1), len(self._kind_of), self._kind_of, self.context_index, out)
-        return {kind: out[:, 0, place].astype(np.int64) for place, kind in enumerate(self.kinds)}
+        return {kind: out[:, 0, place].copy() for place, kind in enumerate(self.kinds)}
 
     def all_held(self) -> np.ndarray:
         """int64 (n_kinds, n_contexts, width): the histogram where nothing is ever missing."""
@@ -148,7 +148,7 @@ class MissSums:
         for kind, counts in histogram.items():
             shape = (counts.shape[0] + 1, counts.shape[1])
             n_below, below_s = np.empty(shape, np.int64), np.empty(shape)
-            sum_before(counts, times.orders[kind], times.attention_s[kind], n_below, below_s)
+            sum_before(counts.astype(np.int64), times.orders[kind], times.attention_s[kind], n_below, below_s)
             self._n_missed += int(n_below[-1, 1:].sum())
             self._kinds.append((times.attention_s[kind], n_below, below_s))
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from simulator.model.spec import Experts, ModelSpec
-from traces.routing_trace import DECODE, PREFILL, RoutingTrace, TraceHeader
-from traces.synthetic import synthesize
+from traces.routing_trace import DECODE, PREFILL, RoutingTrace
+from traces.synthetic import made_up_header, synthesize
 
 # arXiv:2507.20984, on four data sets: 20 to 30 % of the experts are used by 0.4 to 0.6 of the tokens each, the other
 # 70 to 80 % by less than 0.14.  The low end of the share is taken: a higher one would leave nothing to the others.
@@ -74,16 +74,8 @@ def with_hot_experts(model: ModelSpec, frequency: float, *, n_prefill: int, n_de
     )
     ids = np.nonzero(is_used)[2].reshape(*shape, experts.top_k)
     places = np.stack([rng.permutation(experts.n_experts) for _ in range(model.n_moe_layers)])
-    header = TraceHeader(
-        model="hot experts",
-        model_fingerprint="",
-        n_experts=experts.n_experts,
-        layer_ids=model.moe_layer_ids,
-        engine="moeplan validate",
-        source=f"random numbers: {hot} of {experts.n_experts} experts hot, frequency {frequency:.2f}, seed {seed}",
-        licence="CC0-1.0",
-        conditions={"synthetic": "no model produced this routing"},
-    )
+    numbers = f"{hot} of {experts.n_experts} experts hot, frequency {frequency:.2f}, seed {seed}"
+    header = made_up_header("hot experts", experts.n_experts, model.moe_layer_ids, "moeplan validate", numbers)
     return RoutingTrace(
         header=header,
         expert_ids=places[np.arange(model.n_moe_layers)[:, None], ids].astype(np.int16),
