@@ -52,7 +52,7 @@ class ClosedForm:
         self.times = ComputeWorks(self.tokens, device).times(device)
         self.devices = [_at_speed(device, speed) for speed in np.geomspace(0.5e9, 8e9, N_SPEEDS)]
         self.reads = [read_table(device, layout, shape.top_k) for device in self.devices]
-        self.beside: MissCosts = miss_costs(device, layout.padded_bytes, shape.top_k)
+        self.beside: MissCosts = miss_costs(device, layout, shape.top_k, PRE_ATTENTION)
         self.n_steps = N_CAPACITIES * N_SPEEDS * n_tokens * shape.n_layers
 
     def sums(self) -> list[MissSums]:

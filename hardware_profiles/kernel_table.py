@@ -18,8 +18,13 @@ table the cost equations take their times from it; the roofline stays for what t
                                                                              computes meanwhile
     delay            bytes of one expert, as read             misses         what a row's reads take longer while their
                                                                              asker computes
-    wake             bytes of one expert, as read             misses         what the next work takes longer after the
-                                                                             thread slept until these reads arrived
+    wake             bytes of one expert, as read             us of reads    what expert FFN and next router take longer
+                                                                             after the thread slept until reads of so
+                                                                             many microseconds arrived
+    wake_on_demand   bytes of one expert, as read             us of reads    the same with the next attention, where
+                                                                             reads begin after attention
+    wake_attention   bytes of one expert, as read             us of reads    what attention beside reads takes longer
+                                                                             where every row has waited for such reads
     row              1                                        1              what a row's FFN costs beside its products
     experts_rest     hidden size                              tokens         what an expert of a chunk costs beside its
                                                                              products; tokens: of this expert
@@ -45,7 +50,7 @@ from hardware_profiles.schema_base import ByteRate, ByteSize, Count, Frozen, Pro
 
 KernelOp = Literal[
     "gemv", "gemm", "experts", "attend", "attend_chunk", "attention_rest", "router",
-    "issue", "delay", "wake", "row", "row_wait", "experts_rest", "step",
+    "issue", "delay", "wake", "wake_on_demand", "wake_attention", "row", "row_wait", "experts_rest", "step",
 ]  # fmt: skip
 KERNEL_OPS: tuple[KernelOp, ...] = get_args(KernelOp)
 FREE_WHERE_UNKNOWN: tuple[KernelOp, ...] = ("row_wait", "experts_rest")  # some tables have them in other rows
@@ -135,6 +140,11 @@ class KernelTimes:
             for size in curve[0][-1:]
         ]
         return max(rates)[1] if rates else None
+
+    def counts(self, op: KernelOp, tensor_type: str) -> tuple[int, ...]:
+        """The counts that an op was measured at, ascending, () where it was not."""
+        by_set = self._points.get((op, tensor_type), {})
+        return tuple(sorted({count for by_zero in by_set.values() for curves in by_zero.values() for count in curves}))
 
     def has(self, call: Call) -> bool:
         """Whether the table has times of this op on this type."""

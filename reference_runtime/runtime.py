@@ -42,6 +42,7 @@ SHIPPED = {"tiny-smallthinker": Path(__file__).parent / "weights" / "tiny-smallt
 KERNELS = ("fast", "plain")
 LAYOUTS = ("bundle", "split")
 PREFETCH = ("none", "pre-attention")
+IN_THREE_PARTS = "experts are read from the model file in three parts each; --prepare writes them together once"
 
 Progress = Callable[[int, int], object]
 Identity = tuple[int, int, int]  # inode, bytes and modification time in ns of a file
@@ -225,6 +226,7 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
     binding = bound_threads(n_threads) if options.bind_threads else nullcontext(False)
     with experts, threadpool_limits(n_threads, user_api="blas"), binding as is_bound:
         if plan.verdict == "resident":
+            warnings = tuple(text for text in warnings if text != IN_THREE_PARTS)  # they were read once, before
             experts.preload(progress or (lambda done, total: None))
         model = Model(model_file.config, dense, experts, kernels)
         yield Runtime(
@@ -283,8 +285,7 @@ def _store(options: RuntimeOptions, model_file: ModelFile) -> tuple[ExpertStore,
         return SplitSource(model_file), "split", ()
     if options.layout == "bundle" or options.store is not None or options.store_path.exists():
         return open_store(options.store_path, model_file), "bundle", ()
-    advice = "experts are read from the model file in three parts each; --prepare writes them together once"
-    return SplitSource(model_file), "split", (advice,)
+    return SplitSource(model_file), "split", (IN_THREE_PARTS,)
 
 
 def _plan(options: RuntimeOptions, store: ExpertStore, capacity: int) -> MemoryPlan:
@@ -301,7 +302,8 @@ def _plan(options: RuntimeOptions, store: ExpertStore, capacity: int) -> MemoryP
         chunk_tokens=min(options.chunk_tokens, capacity),
     )
     if plan.verdict == "cannot_run":
-        raise InputError("--ram-cap", "must hold what has to be resident", plan.arithmetic, "raise the cap")
+        cap, takes = format_bytes(options.ram_cap_bytes or 0), plan.arithmetic.removeprefix("resident: ")
+        raise InputError("--ram-cap", "must hold what has to be resident", cap, f"that is {takes}")
     resident, machine = plan.memory.resident_bytes, ram_bytes()
     if 0 < machine < resident:
         must = f"must leave the model within the machine's {format_bytes(machine)}"

@@ -30,6 +30,7 @@ from simulator.expert_layout import ExpertLayout
 from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
 from simulator.model.tensor_types import bytes_per_weight
+from simulator.prefetch import PRE_ATTENTION
 
 # Kernel launches of an op in a graph executor; each pays the profile's op overhead (a barrier and a dispatch).
 ROUTER_KERNELS = 2  # matrix product, top-k
@@ -213,8 +214,8 @@ class MissCosts:
     What 0, 1, ... missing experts of a row cost beside their reads, seconds (n,), all 0 where it was not measured.
 
     issue_s: what the computing thread loses beside attention; delay_s: what the reads take longer meanwhile;
-    wake_s: what the expert FFN takes longer after a wait.  On a real machine the operations of the next layer share
-    the last; here the first one has it all.
+    wake_s: what the expert FFN takes longer after a wait.  On a real machine a thread that slept stays slow for some
+    operations: here the expert FFN has it all, but for the part that reads beside attention hide, which issue_s has.
     """
 
     issue_s: np.ndarray
@@ -222,12 +223,26 @@ class MissCosts:
     wake_s: np.ndarray
 
 
-def miss_costs(rates: DeviceRates, expert_bytes: int, most: int) -> MissCosts:
-    """Of experts of so many bytes as read, for up to `most` of them; no RAM bandwidth has a part in it."""
-    issue, delay, wake = (
-        rates.kernel_factor * _miss_table(rates.kernels, op, expert_bytes, most) for op in ("issue", "delay", "wake")
+def miss_costs(
+    rates: DeviceRates, layout: ExpertLayout, most: int, prefetch_policy: str, read_s: np.ndarray | None = None
+) -> MissCosts:
+    """
+    Of up to `most` experts of a layout; no RAM bandwidth has a part in it.
+
+    What a wait costs follows from how long the row's reads take on this storage, not from the single row's wait, so
+    that rows with as many misses cost the same.  read_s: of another storage speed than the device's, see read_table.
+    """
+    factor, kernels, n_bytes = rates.kernel_factor, rates.kernels, layout.padded_bytes
+    read_s = read_table(rates, layout, most) if read_s is None else read_s
+    if prefetch_policy != PRE_ATTENTION:
+        nothing = np.zeros(most + 1)
+        return MissCosts(nothing, nothing, factor * _wake_table(kernels, "wake_on_demand", n_bytes, read_s))
+    delay_s = factor * _miss_table(kernels, "delay", n_bytes, most)
+    delay_s = np.maximum(0.0, delay_s - _slack_s(rates.storage, n_bytes, most))
+    wake_s, attention_s = (
+        factor * _wake_table(kernels, op, n_bytes, read_s + delay_s) for op in ("wake", "wake_attention")
     )
-    return MissCosts(issue, np.maximum(0.0, delay - _slack_s(rates.storage, expert_bytes, most)), wake)
+    return MissCosts(factor * _miss_table(kernels, "issue", n_bytes, most) + attention_s, delay_s, wake_s)
 
 
 def _slack_s(storage: StorageModel, expert_bytes: int, most: int) -> np.ndarray:
@@ -246,6 +261,36 @@ def _miss_table(kernels: KernelTimes | None, op: KernelOp, expert_bytes: int, mo
     if kernels is None or not calls or not kernels.has(calls[0]):
         return np.zeros(most + 1)
     return np.array([0.0, *map(kernels.seconds, calls)])
+
+
+def costs_of_waits_rise(rates: DeviceRates, layout: ExpertLayout, prefetch_policy: str) -> bool:
+    """
+    Whether longer waits never cost less, nor attention beside reads so much more that it hides the longer reads.
+    """
+    beside = prefetch_policy == PRE_ATTENTION
+    of_ffn, of_attention = (
+        _wake_curve(rates.kernels, op, layout.padded_bytes)
+        for op in ("wake" if beside else "wake_on_demand", "wake_attention")
+    )
+    slopes = np.diff(of_attention[1]) / np.diff(of_attention[0] / 1e6) if beside else np.zeros(0)
+    most = rates.contended_compute_frac / rates.contended_read_frac / rates.kernel_factor
+    return bool((np.diff(of_ffn[1]) >= 0).all() and (slopes >= 0).all() and (slopes <= most).all())
+
+
+def _wake_table(kernels: KernelTimes | None, op: KernelOp, expert_bytes: int, read_s: np.ndarray) -> np.ndarray:
+    """Seconds (len(read_s),) after reads of so long, 0 where there are none; beyond the measured ends those hold."""
+    microseconds, seconds = _wake_curve(kernels, op, expert_bytes)
+    if not len(microseconds):
+        return np.zeros(len(read_s))
+    return np.where(read_s > 0, np.interp(read_s * 1e6, microseconds, seconds), 0.0)
+
+
+@lru_cache(maxsize=1024)
+def _wake_curve(kernels: KernelTimes | None, op: KernelOp, expert_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    counts = () if kernels is None or not expert_bytes else kernels.counts(op, kernel_calls.NO_TYPE)
+    calls = [Call(op, kernel_calls.NO_TYPE, expert_bytes, count) for count in counts]
+    seconds = [kernels.seconds(call) for call in calls] if kernels is not None else []
+    return np.array(counts, dtype=np.float64), np.array(seconds)
 
 
 @lru_cache(maxsize=8192)

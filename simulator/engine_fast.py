@@ -15,6 +15,7 @@ from simulator import costs
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Scenario, first_cache
 from simulator.timeline import COMPUTE_OPS, Timeline
+from simulator.trace_steps import StepColumns, TraceSteps
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +27,12 @@ class Decisions:
 
 
 MANY_ACCESSES = 200_000  # from here on a compiled pass is faster than a policy in Python, its loading (0.6 s) included
+BLOCK_STEPS = 2048  # steps timed at once: what is worked out on the way takes a MB an array, not one for all the trace
 
 
 def decide(scenario: Scenario) -> Decisions:
     """Run the cache policy over the steps; over many of them as a compiled pass, which decides the same."""
-    n_accesses = sum(len(row) for step in scenario.steps for row in step.rows)
-    if n_accesses >= MANY_ACCESSES and not scenario.preloaded:
+    if not scenario.preloaded and _n_accesses(scenario) >= MANY_ACCESSES:
         counted = _counted_pass(scenario)
         if counted is not None:
             return counted
@@ -46,16 +47,28 @@ def decide(scenario: Scenario) -> Decisions:
     return Decisions(n_misses, n_used)
 
 
+def _n_accesses(scenario: Scenario) -> int:
+    """Experts of all rows; of a trace in columns about."""
+    steps = scenario.steps
+    if isinstance(steps, TraceSteps):
+        return int(steps.trace.expert_ids.size)
+    return sum(len(row) for step in steps for row in step.rows)
+
+
 def _counted_pass(scenario: Scenario) -> Decisions | None:
     """None for a policy that has no pass."""
     from simulator.cache_passes.miss_counts import PASSES, miss_counts
-    from simulator.cache_passes.rows import rows_of_steps
+    from simulator.cache_passes.rows import rows_of_steps, rows_of_trace
 
     experts = scenario.model.experts
     if experts is None or scenario.cache_policy not in PASSES:
         return None
-    shape = (len(scenario.steps), scenario.model.n_moe_layers)
-    rows = rows_of_steps(scenario.steps, scenario.model.n_moe_layers, experts.n_experts)
+    steps, n_layers = scenario.steps, scenario.model.n_moe_layers
+    shape = (len(steps), n_layers)
+    if isinstance(steps, TraceSteps):
+        rows = rows_of_trace(steps.trace, steps.chunk_tokens)
+    else:
+        rows = rows_of_steps(steps, n_layers, experts.n_experts)
     n_misses = miss_counts(rows, scenario.cache_policy, [scenario.n_slots])[:, 0]
     return Decisions(n_misses.reshape(shape).astype(np.int32), rows.n_used.reshape(shape).astype(np.int32))
 
@@ -64,32 +77,37 @@ class FastEngine:
     """A scenario prepared for many devices: what does not depend on speeds is worked out once."""
 
     def __init__(self, scenario: Scenario, decisions: Decisions | None = None) -> None:
-        self.scenario, model, steps = scenario, scenario.model, scenario.steps
+        self.scenario, model = scenario, scenario.model
         self.decisions = decide(scenario) if decisions is None else decisions
-        n_tokens = [step.n_tokens for step in steps]
+        columns = StepColumns.of(scenario.steps)
+        n_tokens = columns.stops - columns.firsts
+        kinds, self.kind_of = np.unique(np.stack([columns.contexts, n_tokens]), axis=1, return_inverse=True)
+        contexts, tokens = kinds.tolist()  # what the steps' compute depends on: many steps are alike
         representatives = costs.representative_layers(model)
-        self._attention = {
+        self.attention = {
             layer: costs.Works.of(
-                [costs.attention_work(model, layer, s.context, s.n_tokens) for s in steps], n_tokens, scenario.rates
+                [costs.attention_work(model, layer, c, n) for c, n in zip(contexts, tokens, strict=True)],
+                tokens,
+                scenario.rates,
             )
             for layer in sorted(set(representatives))
         }
-        self._moe = [representatives[i] for i in range(model.n_layers) if model.is_moe_layer(i)]
-        self._dense = [representatives[i] for i in range(model.n_layers) if not model.is_moe_layer(i)]
+        self.moe = [representatives[i] for i in range(model.n_layers) if model.is_moe_layer(i)]
+        self.dense = [representatives[i] for i in range(model.n_layers) if not model.is_moe_layer(i)]
         per_step = {
             "embedding": costs.embedding_work,
             "router": costs.router_work,
             "dense_ffn": costs.dense_ffn_work,
         }
-        self._per_step = {
-            op: costs.Works.of([work(model, n) for n in n_tokens], n_tokens, scenario.rates)
+        self.per_step = {
+            op: costs.Works.of([work(model, n) for n in tokens], tokens, scenario.rates)
             for op, work in per_step.items()
         }
-        self._lm_head = costs.lm_head_work(model, scenario.lm_head_predictor)
-        self._has_logits = np.array([step.has_logits for step in steps], dtype=float)
-        used, self._used_index = _distinct_pairs(self.decisions.n_used, n_tokens)
-        self._own_sparsity = 0.0 if model.experts is None else model.experts.gate_sparsity.value
-        self._expert_ffn_dense, self._expert_ffn_sparse = (
+        self.lm_head = costs.lm_head_work(model, scenario.lm_head_predictor)
+        self.has_logits = columns.has_logits.astype(float)
+        used, self.used_index = _distinct_pairs(self.decisions.n_used, n_tokens)
+        self.own_sparsity = 0.0 if model.experts is None else model.experts.gate_sparsity.value
+        self.expert_ffn_dense, self.expert_ffn_sparse = (
             costs.Works.of(
                 [costs.expert_ffn_work(model, e, n, sparsity) for e, n in used], [n for _, n in used], scenario.rates
             )
@@ -104,37 +122,66 @@ class FastEngine:
                         the other goes on alone with what is left of it
             bubble    = max(0, t_prefetch - t_attention)
         """
-        n_misses, n_steps = self.decisions.n_misses, len(self.scenario.steps)
-        alone = {layer: works.seconds(rates) for layer, works in self._attention.items()}
-        alone_s = _columns([alone[layer] for layer in self._moe], n_steps)
-        layout, most = self.scenario.layout, int(n_misses.max(initial=0))
-        read_s = costs.read_table(rates, layout, most)[n_misses]
-        beside = costs.miss_costs(rates, layout.padded_bytes, most)
-        if self.scenario.prefetch_policy == PRE_ATTENTION:
-            alone_s, read_s = alone_s + beside.issue_s[n_misses], read_s + beside.delay_s[n_misses]
-            v, w = rates.contended_compute_frac, rates.contended_read_frac
-            shared_s = np.minimum(alone_s / v, read_s / w)  # while both run
-            attention_s, prefetch_s = alone_s + (1 - v) * shared_s, read_s + (1 - w) * shared_s
-            bubble_s = np.maximum(0.0, prefetch_s - attention_s)
-        else:
-            attention_s, prefetch_s, bubble_s = alone_s, read_s, read_s
-        wake_s = np.where(bubble_s > 0, beside.wake_s[n_misses], 0.0)
-        dense_s = _columns([alone[layer] for layer in self._dense], n_steps)
-        sparsity = self._own_sparsity if gate_sparsity is None else gate_sparsity
-        expert_ffn = self._expert_ffn_dense.mixed(self._expert_ffn_sparse, sparsity)
-        per_step = {op: works.seconds(rates) for op, works in self._per_step.items()}
-        op_s = {
-            "embedding": per_step["embedding"],
-            "router": per_step["router"] * len(self._moe),
-            "attention": attention_s.sum(axis=1) + dense_s.sum(axis=1),
-            "wait": bubble_s.sum(axis=1),
-            "dense_ffn": per_step["dense_ffn"] * len(self._dense),
-            "expert_ffn": (expert_ffn.seconds(rates)[self._used_index] + wake_s).sum(axis=1),
-            "lm_head": self._has_logits * costs.seconds(self._lm_head, rates),
-        }
+        shape, device = self.decisions.n_misses.shape, _Device(self, rates, gate_sparsity)
+        attention_s, prefetch_s, bubble_s = np.empty(shape), np.empty(shape), np.empty(shape)
+        op_s = {op: np.empty(shape[0]) for op in COMPUTE_OPS}
+        for start in range(0, shape[0], BLOCK_STEPS):
+            block = slice(start, start + BLOCK_STEPS)
+            attention_s[block], prefetch_s[block], bubble_s[block] = device.layers(block)
+            for op, spent_s in device.ops(block, attention_s[block], bubble_s[block]).items():
+                op_s[op][block] = spent_s
         step_s = np.sum([op_s[op] for op in COMPUTE_OPS], axis=0)
         busy_s = prefetch_s.sum(axis=1)
-        return Timeline(step_s, op_s, attention_s, prefetch_s, bubble_s, n_misses, self.decisions.n_used, busy_s)
+        found = self.decisions
+        return Timeline(step_s, op_s, attention_s, prefetch_s, bubble_s, found.n_misses, found.n_used, busy_s)
+
+
+class _Device:
+    """A scenario on one device: the seconds of any of its steps."""
+
+    def __init__(self, engine: FastEngine, rates: DeviceRates, gate_sparsity: float | None) -> None:
+        self._engine, self._rates, scenario = engine, rates, engine.scenario
+        self._alone_s = {layer: works.seconds(rates) for layer, works in engine.attention.items()}  # by kind of step
+        most = int(engine.decisions.n_misses.max(initial=0))
+        self._read_s = costs.read_table(rates, scenario.layout, most)
+        self._beside = costs.miss_costs(rates, scenario.layout, most, scenario.prefetch_policy)
+        sparsity = engine.own_sparsity if gate_sparsity is None else gate_sparsity
+        self._expert_ffn_s = engine.expert_ffn_dense.mixed(engine.expert_ffn_sparse, sparsity).seconds(rates)
+        self._per_step_s = {op: works.seconds(rates) for op, works in engine.per_step.items()}
+        self._lm_head_s = costs.seconds(engine.lm_head, rates)
+
+    def layers(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(attention_s, prefetch_s, bubble_s) of a block of steps, (n, n_moe_layers) each; see FastEngine.timeline."""
+        n_misses, beside = self._engine.decisions.n_misses[block], self._beside
+        alone_s, read_s = self._alone(self._engine.moe, block), self._read_s[n_misses]
+        if self._engine.scenario.prefetch_policy != PRE_ATTENTION:
+            return alone_s, read_s, read_s
+        alone_s, read_s = alone_s + beside.issue_s[n_misses], read_s + beside.delay_s[n_misses]
+        v, w = self._rates.contended_compute_frac, self._rates.contended_read_frac
+        shared_s = np.minimum(alone_s / v, read_s / w)  # while both run
+        attention_s, prefetch_s = alone_s + (1 - v) * shared_s, read_s + (1 - w) * shared_s
+        return attention_s, prefetch_s, np.maximum(0.0, prefetch_s - attention_s)
+
+    def ops(self, block: slice, attention_s: np.ndarray, bubble_s: np.ndarray) -> dict[str, np.ndarray]:
+        """Seconds of each op in a block of steps, (n,) each, given those of its layers."""
+        engine = self._engine
+        kinds, n_misses = engine.kind_of[block], engine.decisions.n_misses[block]
+        wake_s = np.where(bubble_s > 0, self._beside.wake_s[n_misses], 0.0)
+        per_step = {op: seconds[kinds] for op, seconds in self._per_step_s.items()}
+        return {
+            "embedding": per_step["embedding"],
+            "router": per_step["router"] * len(engine.moe),
+            "attention": attention_s.sum(axis=1) + self._alone(engine.dense, block).sum(axis=1),
+            "wait": bubble_s.sum(axis=1),
+            "dense_ffn": per_step["dense_ffn"] * len(engine.dense),
+            "expert_ffn": (self._expert_ffn_s[engine.used_index[block]] + wake_s).sum(axis=1),
+            "lm_head": engine.has_logits[block] * self._lm_head_s,
+        }
+
+    def _alone(self, layers: list[int], block: slice) -> np.ndarray:
+        """Attention that shares the machine with nothing, (n, len(layers))."""
+        kinds = self._engine.kind_of[block]
+        return _columns([self._alone_s[layer][kinds] for layer in layers], len(kinds))
 
 
 def simulate_fast(scenario: Scenario, decisions: Decisions | None = None) -> Timeline:
@@ -147,8 +194,11 @@ def _columns(columns: list[np.ndarray], n_rows: int) -> np.ndarray:
     return np.stack(columns, axis=1) if columns else np.zeros((n_rows, 0))
 
 
-def _distinct_pairs(n_used: np.ndarray, n_tokens: list[int]) -> tuple[list[tuple[int, int]], np.ndarray]:
-    """The distinct (experts used, tokens) pairs, and for every step and layer the index of its pair."""
+def _distinct_pairs(n_used: np.ndarray, n_tokens: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """The distinct (experts used, tokens) pairs, ascending by tokens, and for every step and layer its pair's index."""
     stride = int(n_used.max(initial=0)) + 1
-    codes, index = np.unique(np.array(n_tokens)[:, None] * stride + n_used, return_inverse=True)
-    return [(int(code % stride), int(code // stride)) for code in codes], index.reshape(n_used.shape)
+    codes = n_tokens.astype(np.int32)[:, None] * stride + n_used
+    is_there = np.zeros(int(codes.max(initial=0)) + 1, bool)
+    is_there[codes] = True
+    index = (np.cumsum(is_there, dtype=np.int32) - 1)[codes]
+    return [(code % stride, code // stride) for code in np.flatnonzero(is_there).tolist()], index

@@ -34,7 +34,7 @@ class _Run:
         self.machine = Machine(self.env, scenario)
         self.costs = StepCosts(scenario.model, scenario.rates, scenario.lm_head_predictor)
         n_experts = 0 if scenario.model.experts is None else scenario.model.experts.n_experts
-        beside = miss_costs(scenario.rates, scenario.layout.padded_bytes, n_experts)
+        beside = miss_costs(scenario.rates, scenario.layout, n_experts, scenario.prefetch_policy)
         self.issue_s, self.delay_s, self.wake_s = (
             table.tolist() for table in (beside.issue_s, beside.delay_s, beside.wake_s)
         )

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -10,10 +11,13 @@ from hardware_profiles.kernel_table import Call, KernelTable, KernelTimes
 from simulator import costs
 from simulator.engine_fast import FastEngine, simulate_fast
 from simulator.engine_simpy import simulate_simpy
+from simulator.expert_layout import ExpertLayout
+from simulator.prefetch import NONE, PRE_ATTENTION
 from simulator.scenario import Scenario, steps_of
 from tests.conftest import device_rates, random_trace, tiny_model
 
 MIB = 2**20
+PAGES = ExpertLayout("bundle", 1, 8192)
 
 
 def row(op: str, size: float, time: str, **changes: object) -> dict:
@@ -124,12 +128,50 @@ def test_taking_a_row_from_the_cache_costs_what_was_measured_and_nothing_where_i
 def test_a_delay_of_the_reads_is_lost_within_what_a_limiter_adds() -> None:
     """Where the limiter gives a read more time than the device needs and the delay together, nothing is left of it."""
     rates = replace(device_rates(), kernels=times_of(*FULL))
-    free, limited = (costs.miss_costs(r, 8192, 2).delay_s for r in (rates, rates.limited(1e6, 8192)))
+    free, limited = (costs.miss_costs(r, PAGES, 2, PRE_ATTENTION).delay_s for r in (rates, rates.limited(1e6, 8192)))
     assert free[1] > 0
     assert limited.tolist() == [0, 0, 0]
     own_s = rates.storage.burst_s(1, 8192)
-    barely = costs.miss_costs(rates.limited(8192 / (own_s + free[1] / 2), 8192), 8192, 1).delay_s
+    barely = costs.miss_costs(rates.limited(8192 / (own_s + free[1] / 2), 8192), PAGES, 1, PRE_ATTENTION).delay_s
     assert barely[1] == pytest.approx(free[1] / 2, rel=1e-6)
+
+
+def test_what_a_wait_costs_follows_the_time_of_its_reads() -> None:
+    """Beside attention and on demand have rows of their own; between points linear, beyond the ends that of the end."""
+    waits = [
+        row(op, 8192, f"{us * factor} us", count=count)
+        for op, us in (("wake", 40), ("wake_on_demand", 70), ("wake_attention", 10))
+        for count, factor in ((100, 1), (500, 5))
+    ]
+    others = [one for one in FULL if one["op"] not in ("wake", "delay")]
+    rates = replace(device_rates(), kernels=times_of(*others, *waits))
+
+    def of_one(policy: str, reads_us: float) -> costs.MissCosts:
+        return costs.miss_costs(rates, PAGES, 1, policy, np.array([0.0, reads_us * 1e-6]))
+
+    for reads_us, factor in ((20, 1), (100, 1), (300, 3), (500, 5), (9000, 5)):
+        assert of_one(PRE_ATTENTION, reads_us).wake_s.tolist() == pytest.approx([0, 40e-6 * factor])
+        assert of_one(PRE_ATTENTION, reads_us).issue_s.tolist() == pytest.approx([0, 6e-6 + 10e-6 * factor])
+        on_demand = of_one(NONE, reads_us)
+        assert on_demand.wake_s.tolist() == pytest.approx([0, 70e-6 * factor])
+        assert not on_demand.issue_s.any()
+        assert not on_demand.delay_s.any()
+
+
+def test_longer_waits_that_cost_less_are_noticed() -> None:
+    """So are waits that make attention so slow that it hides what became slower: a planner must not bisect there."""
+
+    def rises(**seconds: tuple[int, int]) -> bool:
+        table = times_of(*(
+            row(op, 8192, f"{us} us", count=count)
+            for op, both in seconds.items() for us, count in zip(both, (100, 200), strict=True)
+        ))  # fmt: skip
+        return costs.costs_of_waits_rise(replace(device_rates(), kernels=table), PAGES, PRE_ATTENTION)
+
+    assert rises(wake=(5, 9), wake_attention=(1, 90))
+    assert not rises(wake=(9, 5))
+    assert not rises(wake=(5, 9), wake_attention=(1, 202))
+    assert rises(wake_on_demand=(9, 5))  # has no part in it
 
 
 def test_a_type_that_was_not_measured_takes_the_roofline() -> None:

@@ -10,9 +10,9 @@ from reference_runtime.op_clock import OpClock, RowReads
 from reference_runtime.probe.in_situ import OpKey
 from reference_runtime.probe.plan import FEWEST_SECONDS, make_plan
 from reference_runtime.probe.products import RowKey
-from reference_runtime.probe.rows import miss_times, product_times, table_uncertainty
+from reference_runtime.probe.rows import WAKE_US, miss_times, product_times, table_uncertainty
 from reference_runtime.probe.sampling import Samples
-from reference_runtime.probe.with_reads import ReadsKey, RowsWithMisses, layer_parts
+from reference_runtime.probe.with_reads import PARTS, ReadsKey, RowsWithMisses, layer_parts
 from simulator import kernel_calls
 from simulator.policies import make_policy
 
@@ -33,7 +33,7 @@ def test_rows_have_just_the_misses_that_are_asked_for(n_layers: int, n_slots: in
 
 
 def test_parts_of_a_layer_add_up() -> None:
-    """Busy is router, attention and expert FFN; a wait ends some time after the last arrival; other counts are out."""
+    """Operations from mark to mark; a wait ends some time after the last arrival; other counts are out."""
     clock = OpClock()
     clock.marks = [
         ("start", 1, 0.0), ("embedding", -1, 1.0),
@@ -41,27 +41,47 @@ def test_parts_of_a_layer_add_up() -> None:
         ("router", 1, 12.0), ("attention", 1, 15.0), ("wait", 1, 15.5), ("expert_ffn", 1, 17.0), ("lm_head", -1, 20.0),
     ]  # fmt: skip
     clock.reads = [RowReads(0, 2, 2, 8192, 2.5, 8.5), RowReads(1, 4, 0, 0, 12.5, 12.5)]
-    assert layer_parts(clock, 2, 0) == {"busy": [5.0], "span": [6.0], "hand_over": [0.5]}
-    assert layer_parts(clock, 0, 0) == {"busy": [6.5], "span": [0.0], "hand_over": [0.5]}
-    assert layer_parts(clock, 2, 1) == {"busy": [], "span": [], "hand_over": []}
+    first, second = (1.0, 3.0, 1.0, 6.0, 0.5), (2.0, 3.0, 1.5, 0.0, 0.5)
+    assert layer_parts(clock, 2, 0) == {part: [seconds] for part, seconds in zip(PARTS, first, strict=True)}
+    assert layer_parts(clock, 0, 0) == {part: [seconds] for part, seconds in zip(PARTS, second, strict=True)}
+    assert layer_parts(clock, 2, 1) == {part: [] for part in PARTS}
+
+
+# (misses, prefetch, slower reads): router, attention, expert FFN, span, hand-over, in units of 100 us
+MEASURED = {
+    (0, True, 0.0): (1.0, 4.0, 2.0, 0.0, 0.5),
+    (2, False, 0.0): (1.5, 5.0, 3.5, 3.5, 0.75),
+    (2, True, 0.0): (2.0, 9.0, 4.0, 8.0, 1.0),
+    (2, False, 0.002): (1.25, 4.5, 3.5, 30.0, 0.75),
+    (2, True, 0.002): (5.0, 16.0, 7.0, 32.0, 0.75),
+}
 
 
 def test_costs_of_reads_come_from_differences_within_a_round() -> None:
-    """Two rounds on a machine that became twice as slow: issue, delay and wake by hand; contention is taken off."""
+    """Two rounds on a machine that became twice as slow: every row by hand; contention is taken off."""
     plan = make_plan(Path(), FEWEST_SECONDS, [1])
     plan = replace(plan, shapes=plan.shapes[:1])
     name, samples = plan.shapes[0].name, Samples()
     for slow in (1.0, 2.0):
-        parts = {(0, True): (4.0, 0.0, 0.5), (1, False): (6.0, 3.5, 0.75), (1, True): (9.0, 8.0, 1.0)}
-        for (n, is_prefetch), values in parts.items():
-            for part, seconds in zip(("busy", "span", "hand_over"), values, strict=True):
-                samples.add(ReadsKey(name, part, n, is_prefetch, 1), slow * seconds)
+        for (n, is_prefetch, slower_s), values in MEASURED.items():
+            for part, value in zip(PARTS, values, strict=True):
+                samples.add(ReadsKey(name, part, n, is_prefetch, 1, slower_s), slow * value * 1e-4)
     found = miss_times(plan, samples, 0.9, 0.8)
-    assert {(key.size, key.count, key.threads) for key in found} == {(20480, 1, 1)}
-    times = {key.op: seconds for key, seconds in found.items()}
-    assert times["issue"] == pytest.approx(1.5 * (9.0 - 6.0 - 0.1 * 8.0))
-    assert times["wake"] == pytest.approx(1.5 * (6.0 - 4.0 + 1.0 - 0.5))
-    assert times["delay"] == pytest.approx(1.5 * (8.0 - 3.5 - 0.2 * 8.0))
+    assert {(key.size, key.threads) for key in found} == {(20480, 1)}
+    times = {(key.op, key.count): seconds / 1.5e-4 for key, seconds in found.items()}
+    assert times["issue", 2] == pytest.approx(9.0 - 4.0 - 0.1 * 8.0)
+    assert times["delay", 2] == pytest.approx(8.0 - 3.5 - 0.2 * 8.0)
+    by_op = {op: [times[op, microseconds] for microseconds in WAKE_US] for op, _ in times if op.startswith("wake")}
+    assert all(values == sorted(values) for values in by_op.values())
+    fast, slow_reads = 1.0 + 2.0 + 0.5, 4.0 + 5.0 + 0.25
+    assert by_op["wake"][0] == pytest.approx(fast)
+    assert by_op["wake"][-1] == pytest.approx(slow_reads)
+    between = np.interp(1600, [1200, 4800], [fast, slow_reads])  # spans of 8 and 32, 1.5 times as long in the mean
+    assert times["wake", 1600] == pytest.approx(between)
+    assert by_op["wake_attention"][-1] == pytest.approx(16.0 - 9.0)
+    assert times["wake_attention", 800] == pytest.approx(1e-4, abs=1e-3)
+    assert by_op["wake_on_demand"][0] == by_op["wake_on_demand"][-1]  # less after slower reads: one mean for both
+    assert by_op["wake_on_demand"][0] == pytest.approx((0.5 + 1.0 + 1.5 + 0.25 + 0.25 + 0.5 + 1.5 + 0.25) / 2)
 
 
 def test_the_table_is_no_surer_than_the_spot_checks() -> None:

@@ -6,10 +6,12 @@ from conftest import device_rates, random_trace, storage_model, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hardware_profiles.rates import DeviceRates
 from simulator import costs
 from simulator.cache_passes import miss_counts as passes
 from simulator.cache_passes.rows import rows_of_trace
 from simulator.engine_fast import FastEngine
+from simulator.expert_layout import ExpertLayout
 from simulator.scenario import Scenario, steps_of
 from simulator.sweeps.decisions import counted_misses, miss_histograms
 from simulator.sweeps.replay import LeanReplay, counted
@@ -76,7 +78,7 @@ def test_many_totals_are_the_engine_s(prefetch: str) -> None:
     rates = [[device_rates(storage, **device) for storage in storages] for device in devices]
     layout = scenarios[0].layout
     works = ComputeWorks(tokens, rates[0][0])
-    tables = [[_table(one, layout.n_requests, layout.request_bytes) for one in row] for row in rates]
+    tables = [[_table(one, layout, prefetch) for one in row] for row in rates]
     speeds = [[(one.contended_compute_frac, one.contended_read_frac) for one in row] for row in rates]
     times, places = [works.times(row[0]) for row in rates], np.array([0, 1])
     prefetched = np.full(3, prefetch == "pre-attention")
@@ -99,9 +101,9 @@ def test_many_totals_are_the_engine_s(prefetch: str) -> None:
     assert found.wait_s.max() > 0
 
 
-def _table(rates, n_requests: int, request_bytes: int) -> np.ndarray:  # type: ignore[no-untyped-def]
-    bursts = [rates.storage.burst_s(n * n_requests, request_bytes) for n in range(1, TOP_K + 1)]
-    return cost_table(np.array([0.0, *bursts]), costs.miss_costs(rates, request_bytes, TOP_K))
+def _table(rates: DeviceRates, layout: ExpertLayout, prefetch: str) -> np.ndarray:
+    bursts = [rates.storage.burst_s(n * layout.n_requests, layout.request_bytes) for n in range(1, TOP_K + 1)]
+    return cost_table(np.array([0.0, *bursts]), costs.miss_costs(rates, layout, TOP_K, prefetch))
 
 
 def test_steps_as_columns_are_a_sequence_of_steps() -> None:

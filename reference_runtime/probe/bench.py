@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from reference_runtime.core_affinity import bound_threads, free_this_thread
 from reference_runtime.kernels.fast import FastKernels
 from reference_runtime.probe.bursts import BurstKey, Bursts
 from reference_runtime.probe.in_situ import ModelInMemory, models_in_memory
-from reference_runtime.probe.memory import WeightArena
+from reference_runtime.probe.memory import WeightArena, touch
 from reference_runtime.probe.plan import Plan
 from reference_runtime.probe.products import Weights, expert_cases, product_cases, products_from_ram
 from reference_runtime.probe.sampling import Case, Samples
@@ -42,10 +43,10 @@ class Part:
 
 
 class Bench:
-    """The parts by name, and what they need, open."""
+    """The parts by name, and what they need, open; memory: what they work on."""
 
-    def __init__(self, parts: dict[str, Part], n_threads: int) -> None:
-        self._parts, self._n_threads = parts, n_threads
+    def __init__(self, parts: dict[str, Part], memory: list[np.ndarray], n_threads: int) -> None:
+        self._parts, self._memory, self._n_threads = parts, memory, n_threads
 
     def names(self, n_round: int) -> list[str]:
         """The parts of a round."""
@@ -54,6 +55,7 @@ class Bench:
     def take(self, name: str, n_round: int) -> Samples:
         """The samples of a part.  Raises InputError when a read fails."""
         samples = Samples()
+        touch(self._memory)
         with threadpool_limits(self._n_threads, user_api="blas"):
             self._parts[name].take(n_round, samples)
         return samples
@@ -79,7 +81,7 @@ def open_bench(plan: Plan, n_threads: int, path: Path) -> Iterator[Bench]:
             parts |= _disk_parts(plan, file, bursts, reads, compute)
         if n_threads == plan.threads[-1]:
             parts["copy"] = Part(lambda _, samples: samples.add("copy", copied_bytes_per_s(weights.arena, n_threads)))
-        yield Bench(parts, n_threads)
+        yield Bench(parts, [*weights.arrays, *(model.experts.arena for model in (*models, *reading))], n_threads)
 
 
 def _compute_parts(

@@ -6,7 +6,7 @@ The pages are those that the runtime has: its experts lie in one private mapping
 numpy puts them, both in huge pages where the system gives those; its smaller dense matrices in small pages.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from reference_runtime.packing import pack, packing_of
 from reference_runtime.streaming.direct_reads import DirectFile, Read, page_aligned
 from reference_runtime.streaming.expert_store import PACKINGS, Place, Places, expert_n_bytes
 from reference_runtime.synthetic_model import BLOCK, LIMITS, pack_blocks
-from simulator.expert_layout import layout_of_bytes
+from simulator.expert_layout import ALIGNMENT_BYTES, layout_of_bytes
 from simulator.model.spec import ModelSpec
 
 HUGE_FROM = 4 * 2**20  # numpy asks for huge pages from this size on
@@ -29,6 +29,16 @@ SPARSE_COLUMN, OPEN_COLUMN = 0, 1  # of the gate
 N_TEMPLATES = 16  # different experts that fill an arena: too many patterns of open neurons to be learnt by a processor
 MOST_VIEWS = 4096  # matrices in a cycle
 _LINE = 64  # bytes of a cache line
+
+
+def touch(arrays: Iterable[np.ndarray]) -> None:
+    """
+    Read something of every page of contiguous arrays, as a run does all the time.
+
+    Some hosts take from a guest the pages that it has not used for half a minute, and give them back slowly.
+    """
+    for array in arrays:
+        array.reshape(-1).view(np.uint8)[::ALIGNMENT_BYTES].max(initial=0)
 
 
 class WeightArena:
@@ -48,6 +58,11 @@ class WeightArena:
             for at in range(0, n_bytes, len(piece)):
                 part = array[at : at + len(piece)]
                 part[:] = piece[: len(part)]
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """All the memory."""
+        return self._small, self._huge, self.for_experts
 
     @cached_property
     def for_experts(self) -> np.ndarray:

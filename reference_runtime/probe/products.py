@@ -6,7 +6,7 @@ for small models and large ones for large models, so attention has the heads of 
 of the next one in RAM.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -62,10 +62,15 @@ class Weights:
         self.pools = [
             (spec, kind, ExpertPool(spec, kind, self.arena.for_experts)) for spec in plan.shapes for kind in KINDS
         ]
-        self.attention = [
-            (plan.warm_bytes, _views(plan.shapes[0], plan, plan.warm_bytes)),
-            (plan.arena_bytes, _views(plan.shapes[1], plan, plan.arena_bytes)),
+        self.caches = [
+            _KeysAndValues(plan, plan.shapes[0], plan.warm_bytes),
+            _KeysAndValues(plan, plan.shapes[1], plan.arena_bytes),
         ]
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """All the memory."""
+        return [*self.arena.arrays, *(array for cache in self.caches for array in (cache.keys, cache.values))]
 
 
 def type_name(kind: GGMLQuantizationType) -> str:
@@ -78,7 +83,7 @@ def product_cases(plan: Plan, weights: Weights, kernels: FastKernels) -> list[Ca
     return [
         *_gemv_cases(plan, weights.arena, kernels, (plan.warm_bytes, plan.arena_bytes)),
         *_gemm_cases(plan, weights.arena, kernels),
-        *(case for of in weights.attention for case in _attend_cases(*of, kernels)),
+        *(case for cache in weights.caches for case in _attend_cases(cache, plan.contexts, kernels)),
         *_chunk_cases(plan, kernels),
     ]
 
@@ -153,32 +158,32 @@ def _row_of_experts(kernels: FastKernels, z: np.ndarray, waves: list[list[tuple[
     return repeated(lambda: kernels.add_experts(mixed, z, following(), ids, shares, "relu"))
 
 
-Views = list[tuple[int, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]]  # size, query, keys and values
+class _KeysAndValues:
+    """A KV cache of the working set's bytes, float32 (layers, kv, capacity, dim) each, and a query of a model."""
+
+    def __init__(self, plan: Plan, spec: ModelSpec, working_set: int) -> None:
+        attention, capacity = spec.attention, plan.contexts[-1]
+        layer_bytes = 2 * 4 * attention.n_kv_heads * capacity * attention.head_dim
+        shape = (max(1, working_set // layer_bytes), attention.n_kv_heads, capacity, attention.head_dim)
+        self._rng, self.working_set = np.random.default_rng(0), working_set
+        self.keys, self.values = (self._rng.standard_normal(shape, np.float32) for _ in range(2))
+        self.q = self._rng.standard_normal((1, attention.n_heads, attention.head_dim), np.float32)
+
+    def views(self, n: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Keys and values of contexts of n tokens, in random order."""
+        n_layers, _, capacity, _ = self.keys.shape
+        starts = [(layer, at) for layer in range(n_layers) for at in range(0, capacity - n + 1, n)]
+        chosen = [starts[i] for i in self._rng.permutation(len(starts))[:MOST_VIEWS]]
+        return [(self.keys[layer, :, at : at + n], self.values[layer, :, at : at + n]) for layer, at in chosen]
 
 
-def _views(spec: ModelSpec, plan: Plan, working_set: int) -> Views:
-    """For each context a query and places in a KV cache of the working set's bytes, in random order."""
-    attention, capacity = spec.attention, plan.contexts[-1]
-    layer_bytes = 2 * 4 * attention.n_kv_heads * capacity * attention.head_dim
-    shape = (max(1, working_set // layer_bytes), attention.n_kv_heads, capacity, attention.head_dim)
-    rng = np.random.default_rng(0)
-    keys, values = (np.full(shape, size, np.float32) for size in (0.1, 0.2))
-    q = rng.standard_normal((1, attention.n_heads, attention.head_dim), np.float32)
-    result = []
-    for n in plan.contexts:
-        starts = [(layer, at) for layer in range(shape[0]) for at in range(0, capacity - n + 1, n)]
-        chosen = [starts[i] for i in rng.permutation(len(starts))[:MOST_VIEWS]]
-        views = [(keys[layer, :, at : at + n], values[layer, :, at : at + n]) for layer, at in chosen]
-        result.append((attention.n_heads * attention.head_dim * n, q, views))
-    return result
-
-
-def _attend_cases(working_set: int, contexts: Views, kernels: FastKernels) -> Iterator[Case]:
+def _attend_cases(cache: _KeysAndValues, contexts: Iterable[int], kernels: FastKernels) -> Iterator[Case]:
     """One token; keys and values lie as in a KV cache of the longest context."""
-    for size, q, views in contexts:
-        key = RowKey("attend", "f32", size, 1, 0.0, working_set, kernels.n_threads)
-        positions = np.array([views[0][0].shape[1] - 1])
-        yield Case(key, repeated(partial(_attend, kernels, q, cycled(views), positions)))
+    for n in contexts:
+        size = cache.q.shape[1] * cache.q.shape[2] * n
+        key = RowKey("attend", "f32", size, 1, 0.0, cache.working_set, kernels.n_threads)
+        following, positions = cycled(cache.views(n)), np.array([n - 1])
+        yield Case(key, repeated(partial(_attend, kernels, cache.q, following, positions)))
 
 
 def _chunk_cases(plan: Plan, kernels: FastKernels) -> Iterator[Case]:

@@ -1,31 +1,38 @@
 """
 From samples to the rows of the kernel table: products, what is left of an operation without them, and what reads cost.
 
-    issue    busy beside reads, less busy after the same reads on demand
-    wake     busy after a wait, less busy without a miss; and the hand-over, less a wait without a miss
-    delay    span beside compute, less that of the same reads on demand
+    issue            attention beside reads, less attention without a miss
+    delay            span beside compute, less that of the same reads on demand
+    wake             router and expert FFN where there are reads, less those without; and the hand-over, less a wait
+                     without a miss
+    wake_on_demand   the same with attention, of reads on demand
+    wake_attention   attention beside slower reads, less beside those as fast as the disk
 
 (parts of with_reads.py).  What the profile's contention explains of issue and delay is taken off: the simulator counts
-it by itself.
+it by itself.  What a wait costs is a function of the span, and never falls with it: the nearest such function to the
+measured points, at the microseconds of WAKE_US.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from hardware_profiles.kernel_table import KERNEL_OPS, Call, KernelTable, KernelTimes
 from reference_runtime.probe.in_situ import COUNTED_TOKENS, PROMPT_TOKENS, SKIPPED_TOKENS, OpKey, ShutKey, UsedKey
 from reference_runtime.probe.plan import Plan
 from reference_runtime.probe.products import RowKey
 from reference_runtime.probe.sampling import Samples, drift_frac, factor_80, log_spread, trimmed_mean, uncertainty
-from reference_runtime.probe.with_reads import ReadsKey
+from reference_runtime.probe.with_reads import PARTS, ReadsKey
 from simulator import kernel_calls
 from simulator.expert_layout import layout_of_bytes
 from simulator.model.size import expert_bytes
 from simulator.model.spec import ModelSpec
 
+WAKE_US = (100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600)  # of reads; beyond the ends the cost is the end's
 LEAST_S = 1e-8  # where the products alone explain an operation
 DIGITS = 4  # of every figure that is written
 
@@ -164,32 +171,65 @@ def _row_s(spec: ModelSpec, n_threads: int, samples: Samples, kernels: KernelTim
 
 def miss_times(plan: Plan, samples: Samples, compute: float, read: float) -> dict[RowKey, float]:
     """
-    The rows of issue, delay and wake; see the top of this file.
+    The rows of issue, delay and what a wait costs; see the top of this file.
 
     compute, read: speed of each beside the other at full rate, 1 alone.
     """
     result: dict[RowKey, float] = {}
     sizes = {spec.name: layout_of_bytes(expert_bytes(spec), "bundle").padded_bytes for spec in plan.shapes}
-    measured = [key for key in samples.values if isinstance(key, ReadsKey) and key.part == "busy" and key.n_misses]
-    for key in (key for key in measured if key.is_prefetch):
-        n = key.n_misses
-        still, beside = (_parts(samples, one) for one in (key._replace(n_misses=0), key))
-        after = _parts(samples, key._replace(is_prefetch=False))
-        shared = np.minimum(beside["busy"], beside["span"])
-        own = {
-            "issue": beside["busy"] - after["busy"] - (1 - compute) * shared,
-            "delay": beside["span"] - after["span"] - (1 - read) * shared,
-            "wake": after["busy"] - still["busy"] + beside["hand_over"] - still["hand_over"],
-        }
-        for op, seconds in own.items():
-            row = RowKey(op, "f32", sizes[key.shape], n, 0.0, plan.arena_bytes, key.threads)
-            result[row] = max(LEAST_S, trimmed_mean(seconds.tolist()))
+    still = [key for key in samples.values if isinstance(key, ReadsKey) and key.part == "span" and not key.n_misses]
+    for key in still:
+        size, threads = sizes[key.shape], key.threads
+        for op, n, seconds in (*_beside_times(samples, key, compute, read), *_wake_times(samples, key)):
+            result[RowKey(op, "f32", size, n, 0.0, plan.arena_bytes, threads)] = max(LEAST_S, seconds)
     return result
+
+
+def _beside_times(samples: Samples, still: ReadsKey, compute: float, read: float) -> Iterator[tuple[str, int, float]]:
+    """(op, misses, seconds) of issue and delay."""
+    attention_s = _parts(samples, still)["attention"]
+    for key in _with_misses(samples, still):
+        if not key.slower_s:
+            beside, after = _parts(samples, key), _parts(samples, key._replace(is_prefetch=False))
+            shared = np.minimum(beside["attention"], beside["span"])
+            issue = beside["attention"] - attention_s - (1 - compute) * shared
+            delay = beside["span"] - after["span"] - (1 - read) * shared
+            yield "issue", key.n_misses, trimmed_mean(issue.tolist())
+            yield "delay", key.n_misses, trimmed_mean(delay.tolist())
+
+
+def _wake_times(samples: Samples, still: ReadsKey) -> Iterator[tuple[str, int, float]]:
+    """(op, microseconds of reads, seconds) of the costs of a wait."""
+    without, points = _parts(samples, still), defaultdict[str, list[tuple[float, float]]](list)
+    keys = _with_misses(samples, still)
+    slowed = {key.n_misses for key in keys if key.slower_s}
+
+    def add(op: str, parts: Mapping[str, np.ndarray], less: Mapping[str, np.ndarray], own: tuple[str, ...]) -> None:
+        seconds = np.sum([parts[part] - less[part] for part in own], axis=0)
+        points[op].append((trimmed_mean(parts["span"].tolist()), trimmed_mean(seconds.tolist())))
+
+    for key in keys:
+        beside, after = _parts(samples, key), _parts(samples, key._replace(is_prefetch=False))
+        add("wake", beside, without, ("router", "expert_ffn", "hand_over"))
+        add("wake_on_demand", after, without, ("router", "attention", "expert_ffn", "hand_over"))
+        if key.n_misses in slowed:
+            add("wake_attention", beside, _parts(samples, key._replace(slower_s=0.0)), ("attention",))
+    for op, measured in points.items():
+        spans, seconds = np.array(sorted(measured)).T
+        rising = isotonic_regression(seconds).x
+        for microseconds in WAKE_US:
+            yield op, microseconds, float(np.interp(microseconds * 1e-6, spans, rising))
+
+
+def _with_misses(samples: Samples, still: ReadsKey) -> list[ReadsKey]:
+    """The keys of a shape's spans beside attention."""
+    keys = [key for key in samples.values if isinstance(key, ReadsKey) and key.n_misses and key.is_prefetch]
+    return [key for key in keys if (key.shape, key.part, key.threads) == (still.shape, still.part, still.threads)]
 
 
 def _parts(samples: Samples, key: ReadsKey) -> dict[str, np.ndarray]:
     """The parts of a layer, a value for each round: differences are taken within a round."""
-    return {part: np.array(samples.values[key._replace(part=part)]) for part in ("busy", "span", "hand_over")}
+    return {part: np.array(samples.values[key._replace(part=part)]) for part in PARTS}
 
 
 def _sum(calls: Iterable[Call], kernels: KernelTimes, but: str = "") -> float:

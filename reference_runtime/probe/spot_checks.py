@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from moeplan.errors import InputError
@@ -25,7 +26,7 @@ from reference_runtime.core_affinity import bound_threads
 from reference_runtime.kernels.fast import MOST_THREADS, FastKernels
 from reference_runtime.probe.bursts import BurstKey, Bursts
 from reference_runtime.probe.in_situ import ModelInMemory
-from reference_runtime.probe.memory import WeightArena
+from reference_runtime.probe.memory import WeightArena, touch
 from reference_runtime.probe.plan import KIB, MIB, SHAPES, arena_bytes_of, spec_that_fits
 from reference_runtime.probe.products import products_from_ram
 from reference_runtime.probe.sampling import trimmed_mean
@@ -85,10 +86,12 @@ class SpotWork:
     small: ModelInMemory
     large: ModelInMemory
     bursts: Bursts | None
+    memory: tuple[np.ndarray, ...]
 
     def take(self) -> dict[str, float]:
         """Seconds of each check of this number of threads."""
         suffix = f"_token_t{self.kernels.n_threads}"
+        touch(self.memory)
         with threadpool_limits(self.kernels.n_threads, user_api="blas"):
             found = {
                 f"small{suffix}": trimmed_mean(self.small.token_seconds(self.kernels, N_SMALL_TOKENS)),
@@ -122,4 +125,5 @@ def open_spot_work(n_threads: int, arena_bytes: int, file: Path | None) -> Itera
                 raise InputError(str(file), must, format_bytes(direct.n_bytes))
             bursts = Bursts(direct, arena.for_experts, products_from_ram(kernels, arena, arena_bytes))
             opened.callback(bursts.close)
-        yield SpotWork(kernels, models[0], models[1], bursts)
+        memory = (*arena.arrays, *(model.experts.arena for model in models))
+        yield SpotWork(kernels, models[0], models[1], bursts, memory)

@@ -4,11 +4,13 @@ Made-up models whose rows miss a known number of experts: what reads cost beside
 A layer's row has so many experts that have to be read and takes the others from the cache, on the runtime's own cache,
 readers and forward pass.  The same without a miss is the measure, in the same memory a moment before.
 
-    busy         router + attention + expert FFN
+    router, attention, expert_ffn
     span         from the known top-k (or from asking on demand) to the arrival of the last missing expert
     hand_over    from that arrival to the end of the wait
 
-What is read goes to other memory, as large as the cache, and is not multiplied: the slots keep valid weights.
+Reads that take longer than the disk's own stand for slower storage: a thread that has slept for long works more slowly
+for a while.  What is read goes to other memory, as large as the cache, and is not multiplied: the slots keep valid
+weights.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,6 +33,7 @@ from reference_runtime.probe.storage import offsets_in
 from reference_runtime.session import Session
 from reference_runtime.streaming.direct_reads import DirectFile, Read
 from reference_runtime.streaming.expert_cache import StreamedExperts
+from reference_runtime.streaming.storage_limiter import StorageLimiter
 from reference_runtime.synthetic_model import synthetic_config
 from simulator.expert_layout import ALIGNMENT_BYTES
 from simulator.model.size import expert_bytes
@@ -38,19 +41,25 @@ from simulator.model.spec import ModelSpec
 from simulator.policies import make_policy
 
 MISSES = (1, 2, 4)
+SLOWER_S = (0.002, 0.006, 0.018)  # what is added to reads of SLOWER_MISSES: an expert of 2 MB from 1 GB/s to 100 MB/s
+SLOWER_MISSES = 2
 N_LAYERS = 8
-SKIPPED_TOKENS, COUNTED_TOKENS = 1, 4
-PREFETCH = {"on_demand": False, "prefetch": True}
+SKIPPED_TOKENS, COUNTED_TOKENS, SLOWER_TOKENS = 1, 4, 1
+PARTS = ("router", "attention", "expert_ffn", "span", "hand_over")
 
 
 class ReadsKey(NamedTuple):
-    """Seconds of a part of a layer (see the top of this file) with so many misses; without one prefetch is all one."""
+    """
+    Seconds of a part of a layer (see the top of this file) with so many misses, each read slower_s longer than the
+    disk takes; without a miss prefetch is all one.
+    """
 
     shape: str
     part: str
     n_misses: int
     is_prefetch: bool
     threads: int
+    slower_s: float = 0.0
 
 
 class ShadowStore(MemoryStore):
@@ -120,7 +129,7 @@ class ModelWithReads:
         n_layers = max(1, min(N_LAYERS, spec.n_layers, arena_bytes // (3 * top_k * expert_bytes(spec))))
         own = spec.n_layers * spec.experts.n_experts
         n_slots = max(3 * n_layers * top_k, min(own // 2, arena_bytes // expert_bytes(spec)))
-        self.spec, self._misses = spec, [n for n in MISSES if n <= top_k]
+        self.spec, self._top_k = spec, top_k
         self._config = replace(synthetic_config(spec, 0), n_layers=n_layers)
         kind = GGMLQuantizationType[spec.tensor_types.attention.upper()]
         self._dense = dense_weights(self._config, kind, arena)
@@ -130,49 +139,61 @@ class ModelWithReads:
         self._store = ShadowStore(spec, n_layers, self._router.n_experts, file, targets)
         self.expert_bytes = self._store.layout.padded_bytes
         policy = make_policy("lru", n_slots, n_layers)
-        self._experts = StreamedExperts(self._store, policy, n_slots=n_slots, top_k=top_k)
+        self._limiter = StorageLimiter()
+        self.experts = StreamedExperts(self._store, policy, n_slots=n_slots, top_k=top_k, limiter=self._limiter)
         self._fill(n_layers)
 
     def measure(self, kernels: FastKernels, samples: Samples) -> None:
         """One sample of each part for each number of misses, with prefetch and on demand."""
-        passes = [(0, True), *((n, is_prefetch) for n in self._misses for is_prefetch in PREFETCH.values())]
-        for n_misses, is_prefetch in passes:
-            clock = OpClock()
-            self._experts.on_row, self._experts.prefetch = clock.row_read, is_prefetch
-            model = Model(self._config, self._dense, self._experts, kernels)
-            n_tokens = SKIPPED_TOKENS + COUNTED_TOKENS
-            session = Session(model, n_tokens, router=self._router, watch=clock)
-            self._router.plan(n_tokens, n_misses)
-            for token in range(n_tokens):
-                session.feed([token])
-            n_skipped = SKIPPED_TOKENS * self._config.n_layers
-            for part, seconds in layer_parts(clock, n_misses, n_skipped).items():
-                key = ReadsKey(self.spec.name, part, n_misses, is_prefetch, kernels.n_threads)
-                samples.add(key, trimmed_mean(seconds, HICCUP_FRAC))
+        for n_misses, slower_s in ((0, 0.0), *takes(self._top_k)):
+            for is_prefetch in (True, False) if n_misses else (True,):
+                clock = self._run(kernels, n_misses, slower_s, is_prefetch)
+                for part, seconds in layer_parts(clock, n_misses, SKIPPED_TOKENS * self._config.n_layers).items():
+                    key = ReadsKey(self.spec.name, part, n_misses, is_prefetch, kernels.n_threads, slower_s)
+                    samples.add(key, trimmed_mean(seconds, HICCUP_FRAC))
+
+    def _run(self, kernels: FastKernels, n_misses: int, slower_s: float, is_prefetch: bool) -> OpClock:
+        """The clock of some tokens whose rows all have so many misses."""
+        clock = OpClock()
+        self.experts.on_row, self.experts.prefetch, self._limiter.latency_s = clock.row_read, is_prefetch, slower_s
+        n_tokens = SKIPPED_TOKENS + (SLOWER_TOKENS if slower_s else COUNTED_TOKENS)
+        self._router.plan(n_tokens, n_misses)
+        model = Model(self._config, self._dense, self.experts, kernels)
+        session = Session(model, n_tokens, router=self._router, watch=clock)
+        for token in range(n_tokens):
+            session.feed([token])
+        return clock
 
     def close(self) -> None:
         """Stop the readers."""
-        self._experts.close()
+        self.experts.close()
 
     def _fill(self, n_layers: int) -> None:
         """Valid weights into every slot, and the cache into the state that the router knows."""
         for expert in range(self._router.n_experts):
             for layer in range(n_layers):
-                self._experts.request(layer, [expert])
-                for _ in self._experts.waves(layer, [expert]):
+                self.experts.request(layer, [expert])
+                for _ in self.experts.waves(layer, [expert]):
                     pass
         self._store.is_on_file = True
 
 
+def takes(top_k: int) -> Iterator[tuple[int, float]]:
+    """(misses, seconds added to each read) of the rows that are measured beside those without a miss."""
+    yield from ((n, 0.0) for n in MISSES if n <= top_k)
+    yield from ((min(top_k, SLOWER_MISSES), slower_s) for slower_s in SLOWER_S)
+
+
 def layer_parts(clock: OpClock, n_misses: int, n_skipped: int) -> dict[str, list[float]]:
     """Seconds of each part in every layer but the first n_skipped that has just n_misses; see the top of this file."""
-    found: dict[str, list[float]] = {"busy": [], "span": [], "hand_over": []}
+    found: dict[str, list[float]] = {part: [] for part in PARTS}
     for ends, reads in list(zip(_layer_ends(clock), clock.reads, strict=True))[n_skipped:]:
         if reads.n_misses == n_misses:
-            began, _, attention, wait, expert_ffn = ends
-            found["busy"].append(attention - began + expert_ffn - wait)
-            found["span"].append(reads.arrived_s - reads.issued_s)
-            found["hand_over"].append(wait - max(attention, reads.arrived_s))
+            began, router, attention, wait, expert_ffn = ends
+            span, hand_over = reads.arrived_s - reads.issued_s, wait - max(attention, reads.arrived_s)
+            values = (router - began, attention - router, expert_ffn - wait, span, hand_over)
+            for part, seconds in zip(PARTS, values, strict=True):
+                found[part].append(seconds)
     return found
 
 

@@ -27,8 +27,8 @@ class StreamedExperts:
     """
     An ExpertSource (see model.py) that reads missing experts from a store.  Use it as a context manager.
 
-    last_row: what the last row asked of cache and storage.  n_hits, n_misses, n_bytes: sums over all rows;
-    waited_s: seconds that waves() waited for reads.
+    arena: uint8, all slots.  last_row: what the last row asked of cache and storage.  n_hits, n_misses, n_bytes: sums
+    over all rows; waited_s: seconds that waves() waited for reads.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class StreamedExperts:
         self.arena_bytes, self.buffer_bytes = n_arena * slot_bytes, n_readers * store.buffer_bytes
         self.n_slots, self.prefetch, self.n_readers, self.limiter = n_slots, prefetch, n_readers, limiter
         self.store, self._policy, self.on_row = store, policy, on_row
-        arena = page_aligned(self.arena_bytes)
-        self._slots = [arena[at : at + slot_bytes] for at in range(0, self.arena_bytes, slot_bytes)]
+        self.arena = page_aligned(self.arena_bytes)
+        self._slots = [self.arena[at : at + slot_bytes] for at in range(0, self.arena_bytes, slot_bytes)]
         forms = list(dict.fromkeys(store.places))
         views = [[_expert(places, slot) for slot in self._slots] for places in forms]
         self._views = [views[forms.index(places)] for places in store.places]  # [layer][slot]

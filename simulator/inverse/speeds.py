@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
-from simulator.costs import MissCosts, miss_costs, read_table
+from simulator.costs import MissCosts, costs_of_waits_rise, miss_costs, read_table
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.inverse.bounded import Bounded
 from simulator.policies import STACK_POLICIES
@@ -236,8 +236,13 @@ def doubt_of_more_slots(question: Question) -> str:
 
 
 def faster_storage_never_slower(question: Question) -> bool:
-    """Whether a faster storage is proven never to be slower: all its times fall; a limiter before it has a lag."""
-    return question.storage_limit_bytes_per_s is None
+    """
+    Whether a faster storage is proven never to be slower: all its times fall, and what a wait costs falls with them,
+    which is looked up; a limiter before it has a lag.
+    """
+    layout = expert_layout(question.model, question.layout)
+    rises = costs_of_waits_rise(question_rates(question), layout, question.prefetch)
+    return question.storage_limit_bytes_per_s is None and rises
 
 
 def faster_compute_never_slower(question: Question) -> bool:
@@ -249,7 +254,7 @@ def faster_compute_never_slower(question: Question) -> bool:
 def miss_tables(question: Question, rates: DeviceRates, layout: ExpertLayout) -> tuple[MissCosts, np.ndarray]:
     """What 0, 1, ..., top_k misses cost beside their reads, and seconds to read them at once from idle storage."""
     top_k = 0 if question.model.experts is None else question.model.experts.top_k
-    return miss_costs(rates, layout.padded_bytes, top_k), read_table(rates, layout, top_k)
+    return miss_costs(rates, layout, top_k, question.prefetch), read_table(rates, layout, top_k)
 
 
 def _values(question: Question, names: tuple[str, ...]) -> Key:

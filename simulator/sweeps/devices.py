@@ -103,9 +103,12 @@ class Devices:
         def make() -> np.ndarray:
             layout = expert_layout(question.model, question.layout)
             top_k = 0 if question.model.experts is None else question.model.experts.top_k
-            return np.array([_cost_table(rates, layout, top_k) for rates in self._rates(cell, question)])
+            return np.array(
+                [_cost_table(rates, layout, top_k, question.prefetch) for rates in self._rates(cell, question)]
+            )
 
-        return self._once("tables", (*compute_key(cell), cell["storage_latency"], cell["storage_read"]), make)
+        key = (*compute_key(cell), cell["storage_latency"], cell["storage_read"], question.prefetch)
+        return self._once("tables", key, make)
 
     def _compute_times(self, tokens: CountedTokens, cell: Cell, question: Question) -> list[ComputeTimes]:
         """Of the central rates, the draws, and COMPUTE_BOUNDS doubled."""
@@ -132,5 +135,5 @@ class Devices:
         return self._once("draws", (cell["hardware"], cell["threads"]), make)
 
 
-def _cost_table(rates: DeviceRates, layout: ExpertLayout, most: int) -> np.ndarray:
-    return cost_table(read_table(rates, layout, most), miss_costs(rates, layout.padded_bytes, most))
+def _cost_table(rates: DeviceRates, layout: ExpertLayout, most: int, prefetch_policy: str) -> np.ndarray:
+    return cost_table(read_table(rates, layout, most), miss_costs(rates, layout, most, prefetch_policy))

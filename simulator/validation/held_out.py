@@ -16,7 +16,7 @@ from simulator.expert_layout import expert_layout
 from simulator.model.size import lm_head_bytes
 from simulator.model.spec import ModelSpec
 
-MISS_OPS = ("issue", "delay", "wake")
+MISS_OPS = ("issue", "delay", "wake", "wake_on_demand", "wake_attention")
 PROBED_CONTEXTS = tuple(2**power for power in range(3, 18))  # contexts that a probe times attention at are such
 
 
