@@ -8,8 +8,9 @@ table the cost equations take their times from it; the roofline stays for what t
     gemv             bytes of the matrix                      1              a matrix times one token
     gemm             bytes of the matrix                      tokens         a matrix times a chunk
     experts          bytes of one expert                      experts        a row of experts for one token
-    attend           heads x head size x pairs                1              scores and mix of one token; pair: a query
-                                                                             and a key that it sees
+    attend           heads x head size x pairs                query heads    scores and mix of one token; pair: a query
+                                                              of one key     and a key that it sees; the more heads share
+                                                                             a key, the fewer bytes come from RAM
     attend_chunk     heads x head size x pairs                tokens         the same for a chunk
     attention_rest   hidden size                              tokens         norms, RoPE, appending keys and values,
                                                                              sums, asking the cache for a row it has
@@ -40,7 +41,7 @@ zero_frac: share of an expert's neurons whose gate is zero; its up row and down 
 import bisect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal, Self, get_args
 
@@ -155,6 +156,9 @@ class KernelTimes:
         by_set = self._points.get((call.op, call.type))
         if by_set is None:
             return 0.0
+        if call.op == "attend":  # its count is a kind of model and no amount of work: nothing lies beyond the ends
+            counts = self.counts(call.op, call.type)
+            call = replace(call, count=min(max(call.count, counts[0]), counts[-1]))
         sets = {math.log(n_bytes): _by_zero_frac(points, call) for n_bytes, points in by_set.items()}
         return max(0.0, _between(sets, math.log(max(1.0, call.working_set)), clip_high=True))
 

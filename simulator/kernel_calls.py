@@ -35,7 +35,9 @@ def attention_calls(model: ModelSpec, n_pairs: float, n_tokens: int = 1) -> tupl
     working_set = _rounded(token_bytes(model) + seen_bytes)
     matrices = matrix_calls(model_size.attention_matrices(model), model.tensor_types.attention, n_tokens, working_set)
     pairs = attention.n_heads * attention.head_dim * n_pairs
-    attend = Call("attend" if n_tokens == 1 else "attend_chunk", NO_TYPE, pairs, n_tokens, working_set=working_set)
+    op: KernelOp = "attend" if n_tokens == 1 else "attend_chunk"
+    count = attention.n_heads // attention.n_kv_heads if n_tokens == 1 else n_tokens
+    attend = Call(op, NO_TYPE, pairs, count, working_set=working_set)
     rest = Call("attention_rest", NO_TYPE, model.hidden_size, n_tokens, working_set=working_set)
     return (*matrices, attend, rest)
 

@@ -136,6 +136,15 @@ def test_a_delay_of_the_reads_is_lost_within_what_a_limiter_adds() -> None:
     assert barely[1] == pytest.approx(free[1] / 2, rel=1e-6)
 
 
+def test_heads_that_share_a_key_are_interpolated_and_never_extrapolated() -> None:
+    """The count of attend is a kind of model: beyond the measured ones the nearest holds, also for a single one."""
+    both = times_of(row("attend", 1000, "30 us", count=2), row("attend", 1000, "10 us", count=6))
+    for n_sharing, us in ((1, 30), (2, 30), (4, 20), (6, 10), (16, 10)):
+        assert both.seconds(Call("attend", "f32", 1000, n_sharing)) == pytest.approx(us * 1e-6)
+    single = times_of(row("attend", 1000, "30 us"))
+    assert single.seconds(Call("attend", "f32", 1000, 6)) == pytest.approx(30e-6)
+
+
 def test_what_a_wait_costs_follows_the_time_of_its_reads() -> None:
     """Beside attention and on demand have rows of their own; between points linear, beyond the ends that of the end."""
     waits = [

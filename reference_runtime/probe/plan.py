@@ -24,7 +24,7 @@ LONGEST_SECONDS = 3600.0
 ROUGH_SECONDS = 60.0  # below, two rounds of everything would not fit
 FEWEST_SECONDS = 20.0  # what processes, file and one round of a rough probe take on two idle cores
 ARENA_BYTES = 256 * MIB  # several times the last-level cache of a desktop processor
-N_ARENAS = 12  # that live at a time for each number of threads: weights, keys and values, models, spot checks
+N_ARENAS = 13  # that live at a time for each number of threads: weights, keys and values, models, spot checks
 ARENA_OF_RAM = 4 * N_ARENAS  # so that all of them are a quarter of a small machine's RAM
 FILE_BYTES = 512 * MIB  # reads lie at random places in it
 

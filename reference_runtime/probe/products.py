@@ -2,8 +2,7 @@
 Products alone, on a number of threads: matrices, rows of experts, attention.
 
 The keys of the cases are those of the kernel table (see hardware_profiles/kernel_table.py).  Small working sets stand
-for small models and large ones for large models, so attention has the heads of the smallest shape in a cache and those
-of the next one in RAM.
+for small models or short contexts, large ones for large models or long ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -63,8 +62,9 @@ class Weights:
             (spec, kind, ExpertPool(spec, kind, self.arena.for_experts)) for spec in plan.shapes for kind in KINDS
         ]
         self.caches = [
-            _KeysAndValues(plan, plan.shapes[0], plan.warm_bytes),
-            _KeysAndValues(plan, plan.shapes[1], plan.arena_bytes),
+            _KeysAndValues(plan, spec, working_set)
+            for spec in plan.shapes[:2]
+            for working_set in (plan.warm_bytes, plan.middle_bytes, plan.arena_bytes)
         ]
 
     @property
@@ -166,6 +166,7 @@ class _KeysAndValues:
         layer_bytes = 2 * 4 * attention.n_kv_heads * capacity * attention.head_dim
         shape = (max(1, working_set // layer_bytes), attention.n_kv_heads, capacity, attention.head_dim)
         self._rng, self.working_set = np.random.default_rng(0), working_set
+        self.n_sharing = attention.n_heads // attention.n_kv_heads
         self.keys, self.values = (self._rng.standard_normal(shape, np.float32) for _ in range(2))
         self.q = self._rng.standard_normal((1, attention.n_heads, attention.head_dim), np.float32)
 
@@ -181,7 +182,7 @@ def _attend_cases(cache: _KeysAndValues, contexts: Iterable[int], kernels: FastK
     """One token; keys and values lie as in a KV cache of the longest context."""
     for n in contexts:
         size = cache.q.shape[1] * cache.q.shape[2] * n
-        key = RowKey("attend", "f32", size, 1, 0.0, cache.working_set, kernels.n_threads)
+        key = RowKey("attend", "f32", size, cache.n_sharing, 0.0, cache.working_set, kernels.n_threads)
         following, positions = cycled(cache.views(n)), np.array([n - 1])
         yield Case(key, repeated(partial(_attend, kernels, cache.q, following, positions)))
 
