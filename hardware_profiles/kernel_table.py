@@ -8,9 +8,9 @@ table the cost equations take their times from it; the roofline stays for what t
     gemv             bytes of the matrix                      1              a matrix times one token
     gemm             bytes of the matrix                      tokens         a matrix times a chunk
     experts          bytes of one expert                      experts        a row of experts for one token
-    attend           heads x head size x pairs                query heads    scores and mix of one token; pair: a query
-                                                              of one key     and a key that it sees; the more heads share
-                                                                             a key, the fewer bytes come from RAM
+    attend           heads x head size x pairs                heads a key    scores and mix of one token; pair: a query
+                                                                             and a key that it sees; the more heads have
+                                                                             a key in common, the fewer bytes are read
     attend_chunk     heads x head size x pairs                tokens         the same for a chunk
     attention_rest   hidden size                              tokens         norms, RoPE, appending keys and values,
                                                                              sums, asking the cache for a row it has

@@ -81,7 +81,8 @@ def open_bench(plan: Plan, n_threads: int, path: Path) -> Iterator[Bench]:
             parts |= _disk_parts(plan, file, bursts, reads, compute)
         if n_threads == plan.threads[-1]:
             parts["copy"] = Part(lambda _, samples: samples.add("copy", copied_bytes_per_s(weights.arena, n_threads)))
-        yield Bench(parts, [*weights.arrays, *(model.experts.arena for model in (*models, *reading))], n_threads)
+        slots = [*(model.experts.arena for model in models), *(model.experts.arena for model in reading)]
+        yield Bench(parts, [*weights.arrays, *slots], n_threads)
 
 
 def _compute_parts(

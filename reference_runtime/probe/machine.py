@@ -94,12 +94,6 @@ def last_level_cache_bytes() -> int:
     return max([int(size[:-1]) * 1024 for size in sizes if size[:-1].isdecimal()], default=DEFAULT_CACHE_BYTES)
 
 
-def stolen_s() -> float | None:
-    """Seconds that other guests of the host have taken from this machine's cores so far, None where unknown."""
-    line = (_text(Path("/proc/stat")) or "").partition("\n")[0].split()
-    return int(line[8]) / os.sysconf("SC_CLK_TCK") if len(line) > 8 else None
-
-
 def _available_bytes() -> int | None:
     for line in (_text(Path("/proc/meminfo")) or "").splitlines():
         if line.startswith("MemAvailable:"):

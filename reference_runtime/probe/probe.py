@@ -16,7 +16,7 @@ from typing import Any
 from moeplan.quantity import format_bytes
 from reference_runtime.probe.bench import open_bench
 from reference_runtime.probe.figures import contention_of, profile_of
-from reference_runtime.probe.machine import check_memory, stolen_s, this_machine
+from reference_runtime.probe.machine import check_memory, this_machine
 from reference_runtime.probe.plan import KINDS, MIB, N_ARENAS, Plan
 from reference_runtime.probe.products import RowKey, type_name
 from reference_runtime.probe.rows import Disagreement, Times, miss_times, product_times, rest_times
@@ -24,6 +24,7 @@ from reference_runtime.probe.sampling import Samples, log_spread
 from reference_runtime.probe.spot_checks import SpotChecks
 from reference_runtime.probe.storage import check_room, open_probe_file, probe_file
 from reference_runtime.probe.worker import Worker
+from reference_runtime.processor_time import ProcessorTimes, processor_times
 
 SLACK_ROUNDS = (1, 3, 4, 6)  # after these the rounds become shorter: see bench.py
 MOST_OFF_FRAC = 0.25  # by which the products of an operation may take longer than the operation
@@ -72,7 +73,7 @@ def probe(plan: Plan, name: str, on_progress: OnProgress = lambda done, total: N
     if plan.read_file is None:
         check_room(plan.directory, plan.file_bytes)
     load = os.getloadavg()[0]
-    machine, began, stolen = this_machine(plan.directory), perf_counter(), stolen_s()
+    machine, began, counts = this_machine(plan.directory), perf_counter(), processor_times()
     check_memory(machine, N_ARENAS * plan.arena_bytes * len(plan.threads))
 
     def progress(_: object = None) -> None:
@@ -82,7 +83,7 @@ def probe(plan: Plan, name: str, on_progress: OnProgress = lambda done, total: N
         n_rounds = _rounds(bench, began + plan.seconds, progress)
         times, off = _times_or_again(plan, bench, began + plan.seconds * MOST_LATE, progress)
     seconds = perf_counter() - began
-    noise = f"{_noise(plan, bench)}{_off(off)}{_load(load)}{_stolen(stolen)}"
+    noise = f"{_noise(plan, bench)}{_off(off)}{_load(load)}{_stolen(counts)}"
     rounds = "rounds" if n_rounds > 1 else "round, so spreads are assumed and not measured,"
     read = "a new file" if plan.read_file is None else f"{plan.read_file.name}, {format_bytes(plan.file_bytes)}"
     notes = f"{machine.description}; disk: read from {read}; {n_rounds} {rounds} in {seconds:.0f} s; {noise}"
@@ -172,8 +173,8 @@ def _load(before: float) -> str:
     return f"; load average {before:.1f} before and {os.getloadavg()[0]:.1f} after"
 
 
-def _stolen(before: float | None) -> str:
-    after = stolen_s()
+def _stolen(before: ProcessorTimes | None) -> str:
+    after = processor_times()
     if before is None or after is None:
         return ""
-    return f"; {after - before:.1f} s of core time were taken by other guests of the host"
+    return f"; {after.steal_s - before.steal_s:.1f} s of core time were taken by other guests of the host"
