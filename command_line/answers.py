@@ -43,7 +43,12 @@ Predictor = Annotated[bool, typer.Option("--lm-head-predictor", help="Use the mo
 AdaptTrace = Annotated[
     bool, typer.Option("--adapt-trace", help="Stretch a trace of another shape over the model; labelled as a stand-in.")
 ]
-EngineOption = Annotated[str, typer.Option("--engine", help="simpy (event by event) or fast (closed form).")]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine", help="simpy (event by event, the default) or fast (closed form); --layout mmap has one of its own."
+    ),
+]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Compute threads that the profile measured.")]
 KvType = Annotated[str | None, typer.Option("--kv-type", help="Type of keys and values; moeplan run keeps f32.")]
 StorageLimit = Annotated[
@@ -61,7 +66,7 @@ def simulate(
     cache: Cache = "lru", prefetch: Prefetch = None, layout: Layout = "bundle", context: Context = None,
     start: StartOption = "warm", lm_head_predictor: Predictor = False, adapt_trace: AdaptTrace = False,
     threads: Threads = None, storage_limit: StorageLimit = None, kv_type: KvType = None,
-    engine: EngineOption = "simpy", seed: Seed = 0,
+    engine: EngineOption = None, seed: Seed = 0,
     timeline: Annotated[Path | None, typer.Option("--timeline", help="Parquet file for every operation.")] = None,
     output: ReportFile = None,
     read_ahead: ReadAhead = None, as_json: Json = False,
@@ -80,7 +85,7 @@ def simulate(
     if kv_type is not None:
         question = replace(question, model=with_kv_type(question.model, kv_type))
     read_ahead_bytes = _mapped_read_ahead(layout, read_ahead, timeline)
-    chosen = simulation.checked_engine(engine)
+    chosen = None if engine is None else simulation.checked_engine(engine)
     with step_bar("simulating tokens") as on_step:
         result = simulation.simulate(
             question, engine=chosen, seed=seed, on_step=on_step, read_ahead_bytes=read_ahead_bytes
@@ -109,7 +114,7 @@ def plan(
     prices: Annotated[
         Path | None, typer.Option("--prices", metavar="YAML", help="Prices of RAM, storage and compute.")
     ] = None,
-    engine: EngineOption = "simpy", seed: Seed = 0,
+    engine: EngineOption = None, seed: Seed = 0,
     output: ReportFile = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -126,7 +131,7 @@ def plan(
         model, hardware, trace, ram_cap, storage_read, cache, prefetch, layout, context, start, lm_head_predictor,
         adapt_trace,
     )  # fmt: skip
-    chosen = checked_engine(engine)
+    chosen = checked_engine(engine or "simpy")
     with step_bar("simulating tokens") as on_step, step_bar("searching") as on_part:
         answer = planner.plan(
             question, target_tokens_per_s, prices=price_list, engine=chosen, seed=seed, on_step=on_step,
@@ -148,16 +153,20 @@ def plan(
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a sweep.")],
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The HTML file to write.")],
+    target_tokens_per_s: Annotated[
+        float | None, typer.Option("--target-tokens-per-s", help="A speed wished for: where it is reached is marked.")
+    ] = None,
 ) -> None:
     """Write the HTML report of a sweep that is on disk."""
     check_outputs((output, ".html"))
+    from command_line.sweep import check_target
     from command_line.sweep_folder import read_sweep
-    from reports.html import write_sweep_report
+    from reports.sweep_page import write_sweep_report
 
+    check_target(target_tokens_per_s)
     rows, conditions = read_sweep(folder)
-    told = [row for row in rows if row.verdict != "failed"]  # a scenario that nobody can ask has no place in a map
     with step_bar("drawing maps"):
-        write_sweep_report(told, output, conditions)
+        write_sweep_report(rows, output, conditions, target_tokens_per_s)
     say_where(output)
 
 

@@ -5,7 +5,9 @@ The command `moeplan`: exit status 0 when an answer was given, 2 when the input 
 import errno
 import io
 import os
+import re
 import sys
+from itertools import pairwise
 from typing import NoReturn
 
 import typer
@@ -45,6 +47,19 @@ USAGE_ERROR, CLICK_ERROR = (
 )
 
 
+# what a path may meet wherever it is first looked at: too long, a loop of links, a folder that is closed to us
+NO_SUCH_PLACE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM)
+MAX_NAMED = 80  # characters of a path that a line names
+BAD_VALUE = re.compile(r"Invalid value for '(?P<option>[^']+)': (?P<must>.*)", re.DOTALL)
+IN_OUR_WORDS = (
+    ("Input should be", "must be"),
+    ("a valid integer, unable to parse string as an integer", "a whole number"),
+    ("a valid number, unable to parse string as a number", "a number"),
+    ("greater than or equal to", "at least"),
+    ("less than or equal to", "at most"),
+)
+
+
 def main() -> None:
     """Run the command; wrong input becomes one line on standard error."""
     _open_output()
@@ -55,6 +70,10 @@ def main() -> None:
         _leave_output()
         sys.exit(0)
     except OSError as error:
+        if error.errno in NO_SUCH_PLACE and error.filename:
+            place = str(error.filename)
+            name = place if len(place) <= MAX_NAMED else f"{place[:MAX_NAMED]}..."
+            _fail(f"moeplan: {name}: must be a place that can be reached, got {error.strerror}")
         if error.errno != errno.ENOSPC:  # files are handled where they are read and written: only the output is left
             raise
         _leave_output()
@@ -65,7 +84,7 @@ def main() -> None:
 def _run() -> int:
     """The exit status of the command that was asked for."""
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="moeplan")
     except InputError as error:
         _fail(f"moeplan: {error}")
     except typer.Abort:
@@ -76,11 +95,29 @@ def _run() -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # a noun without a verb asks for help
             print(error.format_message())
             return 0
-        command = error.ctx.command_path if error.ctx else "moeplan"
-        _fail(f"{command}: {error.format_message()} See `{command} --help`.")
+        _fail(_usage_line(error.format_message(), error.ctx.command_path if error.ctx else "moeplan"))
     except CLICK_ERROR as error:  # type: ignore[misc]
         _fail(f"moeplan: {error.format_message()}")
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # click's own answer to that is status 1
+            raise stop.__context__ from None
+        raise
     return code if isinstance(code, int) else 0
+
+
+def _usage_line(text: str, command: str) -> str:
+    """A complaint of the library about an option, in the form of all others; other usage errors are as it says them."""
+    found = BAD_VALUE.fullmatch(text)
+    if found is None:
+        return f"{command}: {text.rstrip('.')}; see `{command} --help`"
+    must = found["must"]
+    for theirs, ours in IN_OUR_WORDS:
+        must = must.replace(theirs, ours)
+    option = found["option"].partition(" ")[0]
+    given = [after for before, after in pairwise(sys.argv) if before == option]
+    given += [word.partition("=")[2] for word in sys.argv if word.startswith(f"{option}=")]
+    got = f", got {given[-1]!r}" if given else ""
+    return f"moeplan: {option}: {must.rstrip('.')}{got}; see `{command} --help`"
 
 
 def _open_output() -> None:

@@ -57,7 +57,7 @@ DesignTrace = Annotated[
     str | None,
     typer.Option("--trace", metavar="T", help="Replayed where its shape fits; its locality is taken elsewhere."),
 ]
-Zipf = Annotated[float | None, typer.Option("--zipf", min=0, help="Skew of the made-up routing's popularity.")]
+Zipf = Annotated[float | None, typer.Option("--zipf", min=0, max=99, help="Skew of the made-up routing's popularity.")]
 Repeat = Annotated[
     float | None, typer.Option("--repeat", min=0, max=1, help="Chance that it keeps the last token's expert.")
 ]
@@ -86,10 +86,12 @@ def design(
     from simulator.inverse.shapes import Wish, with_router
     from simulator.model.catalog import load_model_spec
     from simulator.model.spec import with_quantisation
+    from simulator.model.tensor_types import check_type
     from simulator.question import Question
 
-    spec = load_model_spec(like)
+    spec = load_model_spec(like, "--like")
     if quantisation is not None:
+        check_type(quantisation, "--quantisation")
         spec = with_quantisation(spec, quantisation)
     if router is not None:
         spec = with_router(spec, router)
@@ -121,7 +123,7 @@ def design(
     if as_json:
         print(json.dumps(answer.as_json(), indent=1))
         return
-    from reports.inverse_terminal import render_design
+    from reports.design_terminal import render_design
 
     render_design(answer, answer_console())
     say_where(output)

@@ -195,12 +195,13 @@ def _print_storage(profile: "HardwareProfile", console: "Console") -> None:
 def _residual_table(residuals: list) -> "Table":
     from rich.table import Table
 
-    from moeplan.quantity import format_rate
+    from moeplan.quantity import format_rate, format_signed
 
     table = Table("request", "in flight", "table", "model", "error", box=None, pad_edge=False)
     for row in residuals:
         pair = (format_rate(row.measured_bytes_per_s), format_rate(row.model_bytes_per_s))
-        table.add_row(_size(row.request_bytes), str(row.queue_depth), *pair, f"{row.error_frac:+.1%}")
+        error = f"{format_signed(100 * row.error_frac, 1)}%"
+        table.add_row(_size(row.request_bytes), str(row.queue_depth), *pair, error)
     return table
 
 

@@ -11,6 +11,7 @@ from moeplan.errors import InputError
 
 # A profile is refused where they are off by 1.35 and by 2.0: hardware_profiles.storage_fit.check_table.
 MOST_OFF = {"sequential_read": 1.3, "random_4k_read": 1.9}
+MOST_UNCERTAIN = 10.0  # a profile takes no more: hardware_profiles.schema_base.Provenance
 
 
 def probe(
@@ -65,6 +66,8 @@ def agreeing(profile: dict[str, Any]) -> dict[str, Any]:
     """
     The mapping of a profile whose sequential and 4 KiB rates are what the fit to its table says where the measured
     ones are far from that, as a disk's are that other programs use; their uncertainty then holds both.
+
+    Raises InputError where they are so far apart that no uncertainty of a profile holds both.
     """
     from hardware_profiles.schema_storage import RANDOM_READ_BYTES, StorageTable
     from hardware_profiles.storage_fit import LARGE_READ_BYTES, fit_table
@@ -80,11 +83,18 @@ def agreeing(profile: dict[str, Any]) -> dict[str, Any]:
     ):
         figure, fitted = storage[key], model.effective_bandwidth(request_bytes, in_flight)
         ratio = fitted / parse_quantity(figure["value"], "byte/second", key)
+        off = max(ratio, 1 / ratio) - 1
+        if off > MOST_UNCERTAIN:
+            must = (
+                f"must be within {MOST_UNCERTAIN + 1:g} times of {format_rate(fitted)}, which its table of reads says"
+            )
+            advice = "the disk was busy: probe again while nothing else uses it"
+            raise InputError(f"storage.{key}", must, figure["value"], advice)
         if not 1 / most <= ratio <= most:
             changed[key] = figure | {
                 "value": format_rate(fitted),
                 "source": f"the fit to the table; measured {figure['value']}, {figure['source']}",
-                "uncertainty": round(max(figure["uncertainty"], ratio - 1, 1 / ratio - 1), 3),
+                "uncertainty": round(max(figure["uncertainty"], off), 3),
             }
     return profile | {"storage": storage | changed}
 

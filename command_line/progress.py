@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def resumed_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def step_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function to call with (units done, units in all)."""
+    """Yields a function to call with (units done, units in all); until then the bar only says that it runs."""
     with _progress() as progress:
         if progress is None:
             yield lambda done, total: None
@@ -54,8 +54,24 @@ def _progress() -> "Iterator[Progress | None]":
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*_columns(), console=Console(stderr=True), transient=True) as progress:
         yield progress
+
+
+def _columns() -> "list[str | ProgressColumn]":
+    """Title, bar, units done of all and time left; the last two are empty while it is not known how many there are."""
+    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class WhereKnown(ProgressColumn):
+        def __init__(self, column: ProgressColumn) -> None:
+            super().__init__()
+            self.column = column
+
+        def render(self, task: Task) -> Text:
+            return Text() if task.total is None else Text.assemble(self.column.render(task))  # type: ignore[arg-type]
+
+    counted = (WhereKnown(MofNCompleteColumn()), WhereKnown(TimeRemainingColumn()))
+    return [TextColumn("{task.description}"), BarColumn(), *counted]

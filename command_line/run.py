@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from reference_runtime.loading.tokenizer import Tokenizer
     from reference_runtime.quality.evaluation import Evaluation, HeldOutText
     from reference_runtime.run import RunOutput, Task
-    from reference_runtime.runtime import Runtime, RuntimeOptions
+    from reference_runtime.runtime import Runtime
+    from reference_runtime.runtime_options import RuntimeOptions
     from reference_runtime.saved_state import SavedState
 
 
@@ -81,7 +82,8 @@ def run(
     With --load-state the answer is that of the same command without it, the prompt's own time and reads left out.
     """
     from reference_runtime.run import run as run_task
-    from reference_runtime.runtime import RuntimeOptions, find_model, open_runtime, prepare_store
+    from reference_runtime.runtime import open_runtime
+    from reference_runtime.runtime_options import RuntimeOptions, find_model, prepare_store
 
     options = RuntimeOptions(
         model=find_model(model),
@@ -117,8 +119,9 @@ def run(
             runtime = stack.enter_context(open_runtime(options, capacity, on_load))
         runtime = runtime if top_k is None else runtime.with_top_k(top_k)
         task = _with_replay(task, runtime, replay_routing)
-        with progress_bar("decoding", max(1, task.n_decode)) as on_token:
-            output = run_task(runtime, task, on_token=on_token)
+        with step_bar("reading the prompt") as on_prompt, progress_bar("decoding", max(1, task.n_decode)) as on_token:
+            n_prompt = len(task.prompt)
+            output = run_task(runtime, task, on_prompt=lambda done: on_prompt(done, n_prompt), on_token=on_token)
         quality = None
         if held_out is not None:
             with step_bar("scoring") as on_scored:
@@ -253,10 +256,13 @@ def check_record(folder: Path) -> None:
         raise InputError("--record", "must be a folder or a new name", str(folder))
     for name in RECORD_FILES:
         output_target(folder / name)
+    made = [place for place in (folder, *folder.parents) if not place.exists()]  # deepest first; a run may yet fail
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+        for place in made:
+            place.rmdir()
     except OSError as error:
         raise InputError(str(folder), "must be a folder that can be written", error.strerror or error) from error
 

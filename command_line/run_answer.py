@@ -12,6 +12,10 @@ from reference_runtime.run_result import TEACHER_FORCED, LayerTiming, RunResult
 
 SHADES = " ▁▂▃▄▅▆▇█"  # 0 to 1 in eight steps
 OPS = ("router", "attention", "wait", "expert_ffn", "lm_head", "embedding")
+LEGEND = (
+    "means of the tokens that count, a mark a layer; hidden: of the tokens with a miss; bubble: the wait that is left; "
+    "zero gates: neurons of the chosen experts that ReLU sets to zero, whose other weights are skipped"
+)
 
 
 def render_run(result: RunResult, record: Path | None, beside: Sequence[str] = ()) -> None:
@@ -25,6 +29,7 @@ def render_run(result: RunResult, record: Path | None, beside: Sequence[str] = (
         console.print(Text(line))
     if any(layer.hidden_frac is not None for layer in result.layers):
         console.print(_layer_table(result.layers))
+        console.print(Text(LEGEND, style="dim"))
     for warning in result.warnings:
         console.print(Text(f"note: {warning}"))
     if record is not None:
@@ -44,7 +49,8 @@ def _lines(result: RunResult) -> list[str]:
     lines = []
     if result.tokens_per_s is not None:
         per_token = result.seconds_per_token
-        parts = [f"{op} {format_seconds(per_token[op])}" for op in OPS if per_token.get(op, 0) > 0]
+        names = {} if result.misses else {"wait": "expert lookup"}  # nothing was waited for
+        parts = [f"{names.get(op, op)} {format_seconds(per_token[op])}" for op in OPS if per_token.get(op, 0) > 0]
         lines.append(f"a token: {', '.join(parts)}")
     if result.hit_rate is not None:
         n_bytes = format_bytes(round(result.bytes_read / max(1, result.n_counted_tokens)))
@@ -79,7 +85,7 @@ def _layer_table(layers: tuple[LayerTiming, ...]) -> Table:
         strip = "".join(_shade(value / longest if longest else 0) for value in values)
         table.add_row(name.removesuffix("_s"), strip, format_seconds(sum(values) / len(values)))
     zero = [layer.zero_gate_frac for layer in layers]
-    table.add_row("gates shut", "".join(map(_shade, zero)), f"{sum(zero) / len(zero):.0%}")
+    table.add_row("zero gates", "".join(map(_shade, zero)), f"{sum(zero) / len(zero):.0%}")
     return table
 
 

@@ -2,7 +2,7 @@
 
 import gc
 import json
-import textwrap
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +12,14 @@ import typer
 from command_line.console import answer_console
 from command_line.progress import resumed_bar
 from moeplan.errors import InputError
+from moeplan.quantity import format_bytes
 
 if TYPE_CHECKING:
     from simulator.result import SweepRow
     from simulator.sweeps.definition import SweepDefinition
     from simulator.sweeps.schedulers import Scheduler
 
-MAX_SHOWN_ROWS = 500  # on a terminal; the table has them all
+MAX_SHOWN_ROWS = 20_000  # that are looked through for a terminal; the table has them all
 GARBAGE_OBJECTS = 200_000  # new objects between two looks for unreachable ones: a tenth of the time of a short sweep
 
 
@@ -83,6 +84,11 @@ Prefetches = Annotated[
     str | None, typer.Option("--prefetch", metavar="NAMES", help="Prefetch policies; default: what the router allows.")
 ]
 
+Target = Annotated[
+    float | None,
+    typer.Option("--target-tokens-per-s", help="The speed wished for: where it is reached is marked."),
+]
+
 
 def sweep(
     output: Annotated[Path, typer.Option("--output", metavar="DIR", help="Folder for sweep.parquet and report.html.")],
@@ -100,6 +106,7 @@ def sweep(
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the interval's draws; default: 0.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes; default: all cores.")] = None,
+    target_tokens_per_s: Target = None,
     scheduler: Annotated[
         str | None, typer.Option("--scheduler", metavar="ADDRESS", help="A running Dask cluster computes instead.")
     ] = None,
@@ -121,21 +128,31 @@ def sweep(
     settings = {
         "start": start, "lm_head_predictor": lm_head_predictor, "adapt_trace": adapt_trace, "seed": seed,
     }  # fmt: skip
+    check_target(target_tokens_per_s)
     gc.set_threshold(GARBAGE_OBJECTS)
-    from command_line.sweep_folder import sweep_conditions, write_sweep_report_of
+    from command_line.sweep_conditions import sweep_conditions
+    from command_line.sweep_folder import read_conditions, write_sweep_report_of
     from simulator.sweeps.run import read_rows, run_sweep
 
     definition = _definition(output, file, given, settings, resume)
     with resumed_bar("simulating scenarios", definition.n_scenarios) as on_rows:
         chosen = _scheduler(workers, scheduler)
         run_sweep(definition, output, chosen, conditions=sweep_conditions, on_rows=on_rows)
-    rows = read_rows(output)
-    without = write_sweep_report_of(output, rows) if with_report else "not asked for"
+    rows, small_print = read_rows(output), read_conditions(output)
+    without = "not asked for"
+    if with_report:
+        without = write_sweep_report_of(output, rows, small_print, target_tokens_per_s)
     if as_json:
-        print(json.dumps({"schema_version": 1, "rows": [asdict(row) for row in rows]}, indent=1))
+        print(json.dumps(_document(rows, small_print), indent=1))
         return
-    _show(definition, rows, output)
+    _show(rows, small_print, target_tokens_per_s, output)
     print(f"report: {output / 'report.html'}" if not without else f"no report.html: {without}")
+
+
+def check_target(target_tokens_per_s: float | None) -> None:
+    """Raises InputError for a speed that nobody can wish for."""
+    if target_tokens_per_s is not None and not 0 < target_tokens_per_s < math.inf:
+        raise InputError("--target-tokens-per-s", "must be above zero", target_tokens_per_s)
 
 
 def _definition(
@@ -169,20 +186,19 @@ def _scheduler(workers: int | None, address: str | None) -> "Scheduler":
     return dask(address)
 
 
-def _show(definition: "SweepDefinition", rows: "list[SweepRow]", output: Path) -> None:
-    """The matrices on the terminal, the scenarios that failed, and what a reader must not miss."""
-    from command_line.sweep_folder import read_conditions
-    from reports.terminal import render_sweep
+def _document(rows: "list[SweepRow]", small_print: dict[str, str]) -> dict[str, Any]:
+    """The JSON answer."""
+    return {"schema_version": 1, "rows": [asdict(row) for row in rows], "small_print": small_print}
 
-    told, console = [row for row in rows if row.verdict != "failed"], answer_console()
-    if len(told) > MAX_SHOWN_ROWS:
-        best = max(row.tokens_per_s for row in told)
-        print(f"{len(rows)} scenarios, the fastest with {best:.3g} tokens/s: {output / 'sweep.parquet'}")
-    elif told:
-        render_sweep(told, console)
-    failed = [row for row in rows if row.verdict == "failed"]
-    for reason in list(dict.fromkeys(row.reason for row in failed))[:5]:
-        print(f"! {sum(row.reason == reason for row in failed)} scenarios failed: {reason}")
-    warning = read_conditions(output).get("before you rely on this")
-    if warning:
-        print(textwrap.fill(f"! {warning}", console.width, subsequent_indent="  "))
+
+def _show(rows: "list[SweepRow]", small_print: dict[str, str], target_tokens_per_s: float | None, output: Path) -> None:
+    """The answer on the terminal; of very many rows the fastest alone."""
+    if len(rows) > MAX_SHOWN_ROWS:
+        best = max((row for row in rows if not row.is_upper_bound), key=lambda row: row.tokens_per_s, default=rows[0])
+        where = f"{best.model} on {best.device}, RAM cap {format_bytes(best.ram_cap_bytes)}"
+        print(f"{len(rows):,} scenarios, the fastest with {best.tokens_per_s:.3g} tokens/s ({where})")
+        print(f"all rows: {output / 'sweep.parquet'}")
+        return
+    from reports.sweep_terminal import render_sweep
+
+    render_sweep(rows, answer_console(), small_print, target_tokens_per_s)

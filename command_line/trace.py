@@ -35,11 +35,14 @@ def stats(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Locality of a trace: overlap of adjacent tokens and LRU hit rates over the capacity."""
+    from command_line.progress import step_bar
     from traces import statistics
     from traces.catalog import load_trace
 
-    trace = load_trace(file)
-    curve = statistics.hit_rate_curve(trace, carry_over=carry_over)
+    with step_bar("reading the trace"):
+        trace = load_trace(file)
+    with step_bar("replaying tokens") as on_token:
+        curve = statistics.hit_rate_curve(trace, carry_over=carry_over, on_token=on_token)
     answer = {
         "schema_version": 1,
         "model": trace.header.model,
@@ -97,20 +100,19 @@ def synthesize(
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
 ) -> None:
     """Write a synthetic trace, labelled as such: for shapes of which no recording is at hand."""
+    from command_line.progress import step_bar
+    from moeplan.files import output_target
     from traces.store import write_trace
     from traces.synthetic import synthesize as make
 
-    trace = make(
-        n_tokens=n_tokens,
-        n_prefill=n_prefill,
-        n_moe_layers=n_moe_layers,
-        n_experts=n_experts,
-        top_k=top_k,
-        zipf=zipf,
-        repeat_frac=repeat,
-        seed=seed,
-    )
-    write_trace(trace, output)
+    output_target(output)
+    with step_bar("drawing tokens") as on_token:
+        trace = make(
+            n_tokens=n_tokens, n_prefill=n_prefill, n_moe_layers=n_moe_layers, n_experts=n_experts, top_k=top_k,
+            zipf=zipf, repeat_frac=repeat, seed=seed, on_token=on_token,
+        )  # fmt: skip
+    with step_bar("writing"):
+        write_trace(trace, output)
     print(f"trace: {output}")
 
 
@@ -119,15 +121,19 @@ def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of one format, a request each.")],
     format_name: Annotated[str, typer.Option("--format", help="gpt-oss-json, moe-cache-lab or npz.")],
     model: Annotated[str, typer.Option("--model", help="Whose routing it is.")],
-    n_experts: Annotated[int, typer.Option("--n-experts", help="Routed experts a layer.")],
+    n_experts: Annotated[int, typer.Option("--n-experts", min=1, help="Routed experts a layer.")],
     output: Annotated[Path, typer.Option("--output", help="The Parquet file to write.")],
     source: Annotated[str, typer.Option("--source", help="Where it comes from, for every report.")] = "not stated",
     licence: Annotated[str, typer.Option("--licence", help="Under which licence.")] = "not stated",
 ) -> None:
     """Import traces that others recorded; nothing is repaired, a bad row is refused with its place."""
+    from command_line.progress import step_bar
+    from moeplan.files import output_target
     from traces.importers import import_trace
     from traces.store import write_trace
 
-    trace = import_trace(files, format_name, model=model, n_experts=n_experts, source=source, licence=licence)
-    write_trace(trace, output)
+    output_target(output)
+    with step_bar("importing"):
+        trace = import_trace(files, format_name, model=model, n_experts=n_experts, source=source, licence=licence)
+        write_trace(trace, output)
     print(f"trace: {output}")

@@ -47,7 +47,8 @@ def render(answer: "PublicValidation", console: "Console") -> None:
     for row_class in dict.fromkeys(p.row.row_class for p in predicted):
         console.print(f"\n{row_class}: decode tokens/s", style="bold")
         console.print(_rows_table([p for p in predicted if p.row.row_class == row_class], letters))
-    console.print("\nAssumed where the source says nothing:", style="bold")
+    console.print("\n80 %: the interval of the prediction; inside: whether it holds the measured value", markup=False)
+    console.print("\nAssumed where the source says nothing (the letters of the last column):", style="bold")
     for fact, text in facts.items():
         console.print(f"  {letters[fact]} {fact}: {text}", markup=False)
     _print_not_predicted([p for p in answer.predictions if p.tokens_per_s is None], console)
@@ -65,17 +66,24 @@ def _rows_table(predictions: "list[PublicPrediction]", letters: dict[str, str]) 
         table.add_column(column, no_wrap=True)
     for column in ("predicted", "80 %", "measured", "error"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("in", no_wrap=True)
+    table.add_column("inside", no_wrap=True)
     table.add_column("assumed", no_wrap=True)
     for p in predictions:
         assert p.tokens_per_s is not None
         assert p.error_frac is not None
         speed = p.tokens_per_s
         ends, inside = f"{speed.low:.3g}-{speed.high:.3g}", "yes" if p.covers else "no"
-        numbers = (f"{speed.value:.3g}", ends, f"{p.row.tokens_per_s:.3g}", f"{p.error_frac:+.0%}")
+        numbers = (f"{speed.value:.3g}", ends, f"{p.row.tokens_per_s:.3g}", _signed(p.error_frac))
         assumed = " ".join(sorted(letters[fact] for fact, _ in p.assumed))
         table.add_row(p.row.id, p.row.spec, p.row.profile, *numbers, inside, assumed)
     return table
+
+
+def _signed(fraction: float) -> str:
+    """'+25%', '-13%'; what rounds to nothing has no sign."""
+    from moeplan.quantity import format_signed
+
+    return f"{format_signed(100 * fraction)}%"
 
 
 def _print_not_predicted(predictions: "list[PublicPrediction]", console: "Console") -> None:

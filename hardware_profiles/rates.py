@@ -121,8 +121,9 @@ def _kernel_times(profile: HardwareProfile, n_threads: int) -> KernelTimes | Non
     table = profile.cpu.kernels
     known = (profile.cpu.threads,) if table is None else table.threads()
     if n_threads not in known:
-        must = f"must be {' or '.join(map(str, known))}, what {profile.name} has figures for"
-        raise InputError("--threads", must, n_threads)
+        must = f"must be {' or '.join(map(str, known))}, for which the figures of {profile.name} hold"
+        advice = "leave it out, or measure other numbers with `moeplan hardware probe --threads`"
+        raise InputError("--threads", must, n_threads, advice)
     return None if table is None else KernelTimes(table, n_threads)
 
 

@@ -1,9 +1,10 @@
 """What every part of a hardware profile is made of: strict models, quantities with units, provenance."""
 
 import math
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from moeplan.errors import InputError
 from moeplan.quantity import Dimension, parse_quantity
@@ -41,7 +42,14 @@ Count = Annotated[int, Field(strict=True, ge=1, le=1024)]
 
 
 # Exact counts and sizes have no uncertainty, but a source: "measured: ...", "datasheet: ...", "assumed: ...".
-SourceText = Annotated[str, Field(pattern=r"^(measured|datasheet|theoretical|assumed): .{3}")]
+def _says_kind(text: str) -> str:
+    if re.match(r"(measured|datasheet|theoretical|assumed): .{3}", text):
+        return text
+    must = "must begin with `measured: `, `datasheet: `, `theoretical: ` or `assumed: ` and say where it comes from"
+    raise ProfileError("source", must, repr(text)[:40])
+
+
+SourceText = Annotated[str, AfterValidator(_says_kind)]
 
 
 class Frozen(BaseModel):

@@ -31,5 +31,10 @@ class InputError(MoeplanError):
 def nearest(word: str, known: Iterable[str]) -> str:
     """Advice that names the nearest known word, or all of them where none is near."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    close = close_to(word, names)
+    return f"did you mean {close!r}?" if close else f"known: {', '.join(names)}"
+
+
+def close_to(word: str, known: Iterable[str]) -> str | None:
+    """The known word that is nearest, None where none is near."""
+    return next(iter(get_close_matches(word, sorted(known), n=1, cutoff=0.5)), None)

@@ -7,6 +7,7 @@ Quantities with units at the edges; inside the code everything is a plain SI num
 import math
 import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -93,35 +94,43 @@ def _unit_advice(unit: str) -> str:
 
 def format_bytes(n_bytes: float) -> str:
     """Binary units with three significant digits, as memory is counted: '1.90 MiB'."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if n_bytes >= size:
-            return f"{n_bytes / size:.{_decimals(n_bytes / size)}f} {unit}"
-    return f"{n_bytes:.0f} B"
+    return _scaled(n_bytes, ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
 
 
 def format_rate(bytes_per_s: float) -> str:
     """Decimal units, as storage is sold: '419 MB/s'."""
-    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if bytes_per_s >= size:
-            return f"{bytes_per_s / size:.{_decimals(bytes_per_s / size)}f} {unit}"
-    return f"{bytes_per_s:.0f} B/s"
+    return _scaled(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
 
 
 def format_seconds(seconds: float) -> str:
     """'1.25 ms', '80.0 us', '2.31 s'."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.{_decimals(seconds / size)}f} {unit}"
-    return f"{seconds / 1e-9:.0f} ns" if seconds > 0 else "0 s"
+    return _scaled(seconds, ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))) if seconds > 0 else "0 s"
 
 
 def format_params(n_params: float) -> str:
     """'4.03 B' (10^9) or '20.2 M' (10^6) parameters."""
-    if n_params >= 1e9:
-        return f"{n_params / 1e9:.{_decimals(n_params / 1e9)}f} B"
-    return f"{n_params / 1e6:.{_decimals(n_params / 1e6)}f} M"
+    return _scaled(n_params, ((1e9, "B"), (1e6, "M")))
+
+
+def format_signed(value: float, decimals: int = 0) -> str:
+    """'-12', '+3', '0': a difference, never '-0'."""
+    text = f"{value:+.{decimals}f}"
+    return text if float(text) else text[1:]
+
+
+def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
+    """
+    In the largest unit in which the value is at least 1 after rounding: '1.00 GiB', never '1024 MiB'.
+
+    units: largest first; the smallest one is counted whole, unless it is the only one left for smaller values.
+    """
+    for (size, unit), (smaller, _) in pairwise(units):
+        if round(value / smaller) >= round(size / smaller):
+            return f"{value / size:.{_decimals(value / size)}f} {unit}"
+    size, unit = units[-1]
+    return f"{value / size:.{0 if size in (1, 1e-9) else _decimals(value / size)}f} {unit}"
 
 
 def _decimals(value: float) -> int:
-    """Decimals for three significant digits of a value of at least 1."""
-    return 2 if value < 10 else 1 if value < 100 else 0
+    """Decimals for three significant digits of a value that rounds to at least 1."""
+    return 2 if value < 9.995 else 1 if value < 99.95 else 0

@@ -29,7 +29,8 @@ from moeplan.quantity import parse_quantity
 from reference_runtime.conditions import cpu_name
 from reference_runtime.op_clock import OpClock, RowReads
 from reference_runtime.run import RunOutput, Task, run
-from reference_runtime.runtime import RuntimeOptions, find_model, open_runtime
+from reference_runtime.runtime import open_runtime
+from reference_runtime.runtime_options import RuntimeOptions, find_model
 from reference_runtime.session import Session
 from traces.routing_trace import RoutingTrace
 

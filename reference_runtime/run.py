@@ -20,7 +20,7 @@ from reference_runtime.record import Request, trace_header, trace_of
 from reference_runtime.run_result import TEACHER_FORCED, RunResult, hidden_share, layer_timings, seconds_per_token
 from reference_runtime.runtime import Runtime
 from reference_runtime.sampling import Chooser, greedy
-from reference_runtime.saved_state import SavedState, save_state
+from reference_runtime.saved_state import ROUTING_SHA256, SavedState, routing_fingerprint, save_state
 from reference_runtime.session import Session, SessionRecord
 from traces.routing_trace import RoutingTrace
 
@@ -116,6 +116,8 @@ def _prompt_logits(
     """The logits (vocab,) after the prompt, which is fed or loaded, and saved where that is asked for."""
     found = _conditions(runtime, task)
     fed_with = {name: found[name] for name in FED_WITH}
+    if task.router is not OWN_ROUTER and (task.state is not None or task.save_state is not None):
+        fed_with[ROUTING_SHA256] = routing_fingerprint(task.router, len(task.prompt), runtime.model.config)
     if task.state is not None:
         return task.state.load_into(session.cache, runtime.model_file, fed_with)
     logits = session.feed(task.prompt, on_prompt)

@@ -6,14 +6,14 @@ the interpreter and its libraries are the baseline, measured before any weight i
 decided by the simulator's own memory plan, so both count the same number of slots.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from moeplan.errors import InputError, nearest
+from moeplan.errors import InputError
 from moeplan.quantity import format_bytes
 from reference_runtime.conditions import file_system, ram_bytes, read_ahead_bytes, usable_cores
 from reference_runtime.core_affinity import bound_threads
@@ -27,61 +27,23 @@ from reference_runtime.loading.weight_loading import load_dense, open_model
 from reference_runtime.model import Kernels, Model
 from reference_runtime.op_clock import OpClock
 from reference_runtime.process_memory import reset_peak, rss_bytes
-from reference_runtime.session import PREFILL_CHUNK_TOKENS
+from reference_runtime.runtime_options import (
+    IN_THREE_PARTS,
+    Progress,
+    RuntimeOptions,
+    check_options,
+    chosen_prefetch,
+    chosen_store,
+)
 from reference_runtime.streaming.expert_cache import StreamedExperts
-from reference_runtime.streaming.expert_store import ExpertStore, SplitSource, default_store_path, open_store
-from reference_runtime.streaming.prepare_store import prepare
+from reference_runtime.streaming.expert_store import ExpertStore
 from reference_runtime.streaming.storage_limiter import StorageLimiter
 from simulator.memory import MemoryPlan, plan_memory
-from simulator.model.catalog import model_names
 from simulator.model.imports.dispatch import import_model
 from simulator.policies import make_policy
 
 UNLIMITED_BYTES = 2**60
-SHIPPED = {"tiny-smallthinker": Path(__file__).parent / "weights" / "tiny-smallthinker-q8_0.gguf"}
-KERNELS = ("fast", "plain")
-LAYOUTS = ("bundle", "split")
-PREFETCH = ("none", "pre-attention")
-IN_THREE_PARTS = "experts are read from the model file in three parts each; --prepare writes them together once"
-
-Progress = Callable[[int, int], object]
 Identity = tuple[int, int, int]  # inode, bytes and modification time in ns of a file
-
-
-@dataclass(frozen=True)
-class RuntimeOptions:
-    """
-    How to open a model.
-
-    ram_cap_bytes: None keeps everything resident; prefetch: None takes what the model's router allows; layout: None
-    takes the bundle where it is prepared and the model file itself otherwise; store: the bundle, None beside the
-    model; n_threads: None takes all cores that the process may use; bind_threads:
-    where that is as many as there are cores, each thread stays on its own while the model is open (core_affinity.py),
-    which a program that does other things meanwhile may not want.
-    """
-
-    model: Path
-    ram_cap_bytes: int | None = None
-    storage_bytes_per_s: float | None = None
-    storage_latency_s: float = 0.0
-    cache_policy: str = "lru"
-    prefetch: str | None = None
-    layout: str | None = None
-    store: Path | None = None
-    n_threads: int | None = None
-    kernels: str = "fast"
-    chunk_tokens: int = PREFILL_CHUNK_TOKENS
-    bind_threads: bool = False
-
-    @property
-    def store_path(self) -> Path:
-        """Where the bundle is or would be."""
-        return self.store or default_store_path(self.model)
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether a slower drive is stood in for."""
-        return self.storage_bytes_per_s is not None or self.storage_latency_s > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,32 +121,6 @@ class Runtime:
         }
 
 
-def find_model(name: str) -> Path:
-    """A shipped model's file, or the path itself. Raises InputError."""
-    if name in SHIPPED:
-        return SHIPPED[name]
-    path = Path(name)
-    if not path.exists():
-        must = "must be a GGUF file, a safetensors folder or a shipped model"
-        if name in model_names():
-            advice = (
-                "that is a shape without weights: give a GGUF file of it, or make one with moeplan model synthesize"
-            )
-            raise InputError("--model", must, repr(name), advice)
-        raise InputError("--model", must, repr(name), nearest(name, SHIPPED))
-    return path
-
-
-def prepare_store(options: RuntimeOptions, progress: Progress) -> Path:
-    """The model's bundle, written where it is missing or not the model's. Raises InputError."""
-    model_file = open_model(options.model)
-    try:
-        open_store(options.store_path, model_file).close()
-    except InputError:
-        return prepare(model_file, options.store_path, progress)
-    return options.store_path
-
-
 @contextmanager
 def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | None = None) -> Iterator[Runtime]:
     """
@@ -193,15 +129,15 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
     The baseline of memory is taken when imports, kernels, header and tokenizer are there, and the peak starts anew.
     Raises InputError; with a cap below what must be resident it carries the arithmetic.
     """
-    _check(options)
+    check_options(options)
     model_file = open_model(options.model)
     opened_as = _identity(model_file.files[0])
     check_capacity(model_file.config, capacity)
-    prefetch = _prefetch(options, model_file)
+    prefetch = chosen_prefetch(options, model_file)
     n_threads = options.n_threads or min(usable_cores(), MOST_THREADS)
     kernels = _kernels(options.kernels, n_threads)
     tokenizer = _tokenizer_or_none(options.model)
-    store, layout, warnings = _store(options, model_file)
+    store, layout, warnings = chosen_store(options, model_file)
     baseline = rss_bytes()
     if not reset_peak():
         warnings = (*warnings, "this system cannot reset the peak of memory: it is of the whole process")
@@ -235,17 +171,6 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
         )  # fmt: skip
 
 
-def _check(options: RuntimeOptions) -> None:
-    for name, value, known in (
-        ("--kernels", options.kernels, KERNELS),
-        ("--layout", options.layout, LAYOUTS),
-        ("--prefetch", options.prefetch, PREFETCH),
-    ):
-        if value is not None and value not in known:
-            raise InputError(name, f"must be one of {', '.join(known)}", repr(value), nearest(value, known))
-    make_policy(options.cache_policy, 1, 1)
-
-
 def _identity(path: Path) -> Identity | None:
     """None where there is no such file."""
     try:
@@ -253,14 +178,6 @@ def _identity(path: Path) -> Identity | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-def _prefetch(options: RuntimeOptions, model_file: ModelFile) -> str:
-    is_early = model_file.config.pre_attention_router
-    if options.prefetch == "pre-attention" and not is_early:
-        must = f"must be none: {model_file.config.architecture} routes after attention"
-        raise InputError("--prefetch", must, options.prefetch)
-    return options.prefetch or ("pre-attention" if is_early else "none")
 
 
 def _kernels(name: str, n_threads: int) -> Kernels:
@@ -278,16 +195,6 @@ def _tokenizer_or_none(path: Path) -> Tokenizer | None:
         return None
 
 
-def _store(options: RuntimeOptions, model_file: ModelFile) -> tuple[ExpertStore, str, tuple[str, ...]]:
-    if options.layout == "split":
-        if options.store is not None:
-            raise InputError("--store", "must be left out with --layout split", str(options.store))
-        return SplitSource(model_file), "split", ()
-    if options.layout == "bundle" or options.store is not None or options.store_path.exists():
-        return open_store(options.store_path, model_file), "bundle", ()
-    return SplitSource(model_file), "split", (IN_THREE_PARTS,)
-
-
 def _plan(options: RuntimeOptions, store: ExpertStore, capacity: int) -> MemoryPlan:
     spec = import_model(options.model).spec
     # the KV cache keeps what has left the window too, so it is planned as without one
@@ -303,7 +210,7 @@ def _plan(options: RuntimeOptions, store: ExpertStore, capacity: int) -> MemoryP
     )
     if plan.verdict == "cannot_run":
         cap, takes = format_bytes(options.ram_cap_bytes or 0), plan.arithmetic.removeprefix("resident: ")
-        raise InputError("--ram-cap", "must hold what has to be resident", cap, f"that is {takes}")
+        raise InputError("--ram-cap", "must hold what has to be resident", cap, f"it takes {takes}")
     resident, machine = plan.memory.resident_bytes, ram_bytes()
     if 0 < machine < resident:
         must = f"must leave the model within the machine's {format_bytes(machine)}"

@@ -3,9 +3,11 @@ The state of a sequence on disk: keys and values of every layer, so that a long 
 
 A safetensors file: keys, values F32 (n_layers, kv, n_tokens, dim), logits F32 (vocab), token_ids I32 (n_tokens).  The
 metadata say which model file it was (see source_fingerprint.py: samples, not the sha256 of all of it), how the prompt
-was fed, and the crc32 of keys and values.  Rows go straight from the file into the cache: no second copy.
+was fed, the crc32 of keys and values, and the sha256 of all else.  Rows go straight from the file into the cache: no
+second copy.
 """
 
+import hashlib
 import json
 import struct
 import zlib
@@ -19,17 +21,21 @@ from safetensors import SafetensorError, safe_open
 
 from moeplan.errors import InputError
 from moeplan.files import atomic_path
+from reference_runtime.forward import Router
 from reference_runtime.kv_cache import KVCache
 from reference_runtime.loading.model_file import ModelFile
+from reference_runtime.model_config import ModelConfig
 from reference_runtime.routing_replay import WRAPS
 from reference_runtime.streaming.source_fingerprint import Fingerprint, check_source, source_fingerprint
 from simulator.model.imports.safetensors_header import header_entries
 
-FORMAT, VERSION = "moeplan saved state", "1"
+FORMAT, VERSION = "moeplan saved state", "2"  # 1 had no sha256
 ITEM_BYTES = 4  # float32 and int32
 DTYPES = {"token_ids": "I32"}  # the others are F32
 HEADER_ALIGNMENT_BYTES = 8  # the format pads its header so
-SAME_EXPERTS = ("routing", "top_k")  # conditions that decide which experts made the keys and values
+ROUTING, ROUTING_SHA256 = "routing", "routing_sha256"  # conditions: what a routing is called, and what it chose
+SAME_EXPERTS = (ROUTING, "top_k")  # conditions that decide which experts made the keys and values
+N_DIGITS = 12  # hexadecimal, of a routing's sha256
 AGAIN = "save it again with moeplan run --save-state"
 
 
@@ -76,17 +82,28 @@ class SavedState:
         must = f"must be of the prompt that is given, it holds {len(own)} tokens"
         raise InputError(str(self.path), must, got, "give the prompt that was saved")
 
+    def check_model(self, model_file: ModelFile) -> None:
+        """Raises InputError where the model is not the one of this state, or its file has changed since."""
+        check_source(self.path, self.source, model_file, AGAIN)
+
     def check_fed_with(self, conditions: Mapping[str, str]) -> None:
         """
         Raises InputError where the prompt was fed with other experts than a run of these conditions takes.
 
-        Another kernel or another chunk size changes last digits only, and where a replayed trace begins again comes
-        after the prompt.
+        A replayed routing is known by what it chose, whatever its trace is called (see routing_fingerprint).  Another
+        kernel or another chunk size changes last digits only, and where a replayed trace begins again comes after the
+        prompt.
         """
+        chosen, needed = self.fed_with.get(ROUTING_SHA256), conditions.get(ROUTING_SHA256)
         for name in SAME_EXPERTS:
+            if name == ROUTING and chosen == needed is not None:
+                continue
             fed, wanted = (found.get(name, "nothing").removesuffix(WRAPS) for found in (self.fed_with, conditions))
             if fed != wanted:
                 raise InputError(str(self.path), f"must have been fed with {name} {wanted}", f"{name} {fed}", AGAIN)
+        if chosen != needed:
+            must = f"must have been fed with the experts of {conditions[ROUTING]}"
+            raise InputError(str(self.path), must, "other experts of that name", AGAIN)
 
     def load_into(
         self, cache: KVCache, model_file: ModelFile, conditions: Mapping[str, str] | None = None
@@ -98,7 +115,7 @@ class SavedState:
         another one, the prompt was fed with other experts, the shapes differ, the cache is too small or the file is
         damaged; the cache then still counts no token.
         """
-        check_source(self.path, self.source, model_file, AGAIN)
+        self.check_model(model_file)
         if conditions is not None:
             self.check_fed_with(conditions)
         n_layers, n_kv, capacity, dim = cache.keys.shape
@@ -146,24 +163,40 @@ def save_state(
     crc = 0
     for row in _rows(cache, len(token_ids)):
         crc = zlib.crc32(row, crc)
-    metadata = {
+    told = {
         "format": FORMAT,
         "version": VERSION,
         "crc32": str(crc),
         "source": json.dumps(source_fingerprint(model_file)),
         "fed_with": json.dumps(dict(fed_with)),
     }
+    ids, last = np.asarray(token_ids, np.int32), logits.astype(np.float32)
+    metadata = told | {"sha256": _sha256(told, ids, last)}
     parts = {"keys": shape, "values": shape, "logits": logits.shape, "token_ids": (len(token_ids),)}
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         file.write(_header(parts, metadata))
         for row in _rows(cache, len(token_ids)):
             file.write(row)
-        file.write(logits.astype(np.float32).tobytes())
-        file.write(np.asarray(token_ids, np.int32).tobytes())
+        file.write(last.tobytes())
+        file.write(ids.tobytes())
+
+
+def routing_fingerprint(router: Router, n_tokens: int, config: ModelConfig) -> str:
+    """
+    N_DIGITS hexadecimal digits of the experts and weights that a router chooses for the first n_tokens positions
+    whatever the scores, as a replayed trace does.  Raises InputError as the router does.
+    """
+    digest, scores = hashlib.sha256(), np.zeros((n_tokens, config.n_experts), np.float32)
+    for layer in range(config.n_layers):
+        for chosen in router.choose(layer, scores, 0, config):
+            digest.update(np.ascontiguousarray(chosen).tobytes())
+    return digest.hexdigest()[:N_DIGITS]
 
 
 def open_state(path: Path) -> SavedState:
     """The state in a file, keys and values unread. Raises InputError for anything but a whole saved state."""
+    if path.exists() and not path.is_file():
+        raise InputError(str(path), "must be a file that can be read", "a folder, a pipe or a device")
     try:
         with safe_open(path, framework="numpy") as file:  # it checks that the parts fill the file
             metadata = file.metadata() or {}
@@ -171,6 +204,8 @@ def open_state(path: Path) -> SavedState:
                 got = f"{metadata.get('format', 'another kind')} {metadata.get('version', '')}"
                 raise InputError(str(path), f"must be a {FORMAT} of version {VERSION}", got, AGAIN)
             token_ids, logits = file.get_tensor("token_ids"), file.get_tensor("logits")
+        if metadata.pop("sha256") != _sha256(metadata, token_ids, logits):
+            raise InputError(str(path), "must have its checksum", "other tokens or metadata", f"it is damaged; {AGAIN}")
         entries, data_start = header_entries(path)
         return SavedState(
             path,
@@ -186,6 +221,14 @@ def open_state(path: Path) -> SavedState:
         raise InputError(str(path), "must be a file that can be read", error.strerror or error) from error
     except (SafetensorError, ValueError, KeyError) as error:
         raise InputError(str(path), f"must be a whole {FORMAT}", error, AGAIN) from error
+
+
+def _sha256(metadata: Mapping[str, str], token_ids: np.ndarray, logits: np.ndarray) -> str:
+    """Of what is not keys and values; those have their crc32 in the metadata."""
+    digest = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
+    for part in (token_ids, logits):
+        digest.update(part.tobytes())
+    return digest.hexdigest()
 
 
 def _rows(cache: KVCache, n_tokens: int) -> Iterator[memoryview]:

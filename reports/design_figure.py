@@ -12,35 +12,48 @@ from reports.wording import goal, round_bytes
 from simulator.plan_result import Design, DesignResult
 
 SERIES = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PURPLE, "D"), (VERMILION, "v"), (SKY, "P"))
+FEW_TIMES = 30  # between the least and the largest time: beyond it the numbers of the axis would run into each other
 
 
 def design_figure(result: DesignResult) -> str:
     """
-    SVG over the bytes of an expert: above, mean t_attention and t_prefetch of the cases with a miss; below, tokens/s
-    with intervals.  A filled mark: t_attention >= t_prefetch holds.
+    SVG over the bytes of an expert: above, mean t_attention and t_prefetch of the cases with a miss, where there are
+    any; below, tokens/s with intervals.  A filled mark: t_attention >= t_prefetch holds.
     """
+    has_reads = any(design.hidden_frac is not None for design in result.designs)
     with figure_style():
-        figure = Figure(figsize=(WIDTH_IN, 5.6), layout="constrained")
-        times, speeds = figure.subplots(2, 1, sharex=True, height_ratios=[1.15, 1])
+        figure = Figure(figsize=(WIDTH_IN, 5.6 if has_reads else 3.0), layout="constrained")
+        panels = figure.subplots(2 if has_reads else 1, 1, sharex=True, squeeze=False)[:, 0].tolist()
         groups = _groups(result)
-        for (name, designs), (colour, mark) in zip(groups.items(), _looks(len(groups)), strict=True):
-            _design_times(times, designs, result.holds_frac, colour, mark, name)
-            _design_speeds(speeds, designs, result.holds_frac, colour, mark)
-        if result.target_tokens_per_s is not None:
-            speeds.axhline(result.target_tokens_per_s, color=INK, linewidth=1, linestyle=":")
-            at = (0.005, result.target_tokens_per_s)
-            text = f"target {goal(result.target_tokens_per_s)}"
-            speeds.annotate(text, at, xycoords=("axes fraction", "data"), ha="left", va="bottom", fontsize=8.5)
-        times.set_yscale("log")
-        times.set_ylabel("mean of cases with a miss, ms")
-        times.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        times.yaxis.set_minor_formatter(NullFormatter())
-        times.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 1.5, 2, 3, 5, 7), numticks=16))
-        speeds.set_ylabel("tokens/s")
-        speeds.set_ylim(bottom=0)
-        _size_axis(speeds, result)
-        _design_legend(figure, times, list(groups))
+        for designs, (colour, mark) in zip(groups.values(), _looks(len(groups)), strict=True):
+            if has_reads:
+                _design_times(panels[0], designs, result.holds_frac, colour, mark)
+            _design_speeds(panels[-1], designs, result.holds_frac, colour, mark)
+        if has_reads:
+            _time_axis(panels[0])
+        _speed_axis(panels[-1], result.target_tokens_per_s)
+        _size_axis(panels[-1], result)
+        _design_legend(figure, panels[0], list(groups), has_reads)
         return as_svg(figure)
+
+
+def _time_axis(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.set_ylabel("mean of cases with a miss, ms")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_ylim()
+    ticks = (1, 1.5, 2, 3, 5, 7) if high < FEW_TIMES * low else (1, 3)
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=ticks, numticks=16))
+
+
+def _speed_axis(axes: Axes, target_tokens_per_s: float | None) -> None:
+    if target_tokens_per_s is not None:
+        axes.axhline(target_tokens_per_s, color=INK, linewidth=1, linestyle=":")
+        at, text = (0.005, target_tokens_per_s), f"target {goal(target_tokens_per_s)}"
+        axes.annotate(text, at, xycoords=("axes fraction", "data"), ha="left", va="bottom", fontsize=8.5)
+    axes.set_ylabel("tokens/s")
+    axes.set_ylim(bottom=0)
 
 
 def _looks(n: int) -> list[tuple[str, str]]:
@@ -49,20 +62,33 @@ def _looks(n: int) -> list[tuple[str, str]]:
 
 
 def _groups(result: DesignResult) -> dict[str, list[Design]]:
-    """Designs that run, one series where sizes are all that varies, else one a top-k or a number of experts."""
+    """
+    Designs that run as series in which every size of an expert stands once.
+
+    One series where sizes are all that varies, else one a top-k or a number of experts, or one of each pair.
+    """
     runs = sorted((d for d in result.designs if d.tokens_per_s is not None), key=lambda d: d.expert_bytes)
-    sizes = [design.expert_bytes for design in runs]
-    if len(set(sizes)) == len(sizes):
+    if _has_each_size_once(runs):
         return {"": runs}
+    tried = [_by_name(runs, *by) for by in ((True, False), (False, True), (True, True))]
+    good = [series for series in tried if all(map(_has_each_size_once, series.values()))]
+    return min(good, key=len)
+
+
+def _has_each_size_once(designs: list[Design]) -> bool:
+    return len({design.expert_bytes for design in designs}) == len(designs)
+
+
+def _by_name(designs: list[Design], by_top_k: bool, by_n_experts: bool) -> dict[str, list[Design]]:
+    """Series named by what they share, ascending; within each the designs stay in their order."""
     found: dict[str, list[Design]] = {}
-    by_top_k = len({design.top_k for design in runs}) <= len({design.n_experts for design in runs})
-    for design in sorted(runs, key=lambda d: d.top_k if by_top_k else d.n_experts):
-        name = f"top-{design.top_k}" if by_top_k else f"{design.n_experts} experts"
-        found.setdefault(name, []).append(design)
-    return {name: sorted(designs, key=lambda d: d.expert_bytes) for name, designs in found.items()}
+    for design in sorted(designs, key=lambda d: (by_top_k and d.top_k, by_n_experts and d.n_experts, d.expert_bytes)):
+        words = [f"top-{design.top_k}"] * by_top_k + [f"{design.n_experts} experts"] * by_n_experts
+        found.setdefault(", ".join(words), []).append(design)
+    return found
 
 
-def _design_times(axes: Axes, designs: list[Design], holds_frac: float, colour: str, mark: str, name: str) -> None:
+def _design_times(axes: Axes, designs: list[Design], holds_frac: float, colour: str, mark: str) -> None:
     reads = [design for design in designs if design.hidden_frac is not None]
     x = [design.expert_bytes for design in reads]
     axes.plot(x, [1e3 * design.t_attention_s for design in reads], "--_", color=colour, linewidth=1.4)
@@ -100,17 +126,20 @@ def _size_axis(axes: Axes, result: DesignResult) -> None:
     axes.set_xlabel("bytes of one expert")
 
 
-def _design_legend(figure: Figure, axes: Axes, names: list[str]) -> None:
+def _design_legend(figure: Figure, axes: Axes, names: list[str], has_reads: bool) -> None:
     def handle(**look: Any) -> Any:
         return axes.plot([], [], **look)[0]
 
-    handles = [
-        handle(color=INK, linestyle="--", label="t_attention"),
-        handle(color=INK, linestyle="-", label="t_prefetch"),
-        handle(color=INK, marker="o", linestyle="none", label="holds (or nothing is read)"),
-        handle(color=INK, marker="o", markerfacecolor="white", linestyle="none", label="does not hold"),
-    ]
+    handles = []
+    if has_reads:
+        handles = [
+            handle(color=INK, linestyle="--", label="t_attention"),
+            handle(color=INK, linestyle="-", label="t_prefetch"),
+            handle(color=INK, marker="o", linestyle="none", label="holds (or nothing is read)"),
+            handle(color=INK, marker="o", markerfacecolor="white", linestyle="none", label="does not hold"),
+        ]
     for name, (colour, mark) in zip(names, _looks(len(names)), strict=True):
         if name:
             handles.append(handle(color=colour, marker=mark, linestyle="none", label=name))
-    figure.legend(handles=handles, loc="outside upper left", ncols=4)
+    if handles:
+        figure.legend(handles=handles, loc="outside upper left", ncols=4)

@@ -127,7 +127,8 @@ def time_figure(result: Result) -> str:
         left = 0.0
         for op in _ops(result):
             seconds = result.seconds_per_token[op]
-            label = f"{OP.get(op, op)} {format_seconds(seconds)} ({percent(seconds / total_s)})"
+            name = "wait for pages" if op == "wait" and result.page_cache is not None else OP.get(op, op)
+            label = f"{name} {format_seconds(seconds)} ({percent(seconds / total_s)})"
             look = WAIT_LOOK if op == "wait" else {"facecolor": OP_COLOUR.get(op, GREY)}
             _segment(axes, 0, left, seconds / unit_s, look, label)
             left += seconds / unit_s

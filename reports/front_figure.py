@@ -7,14 +7,15 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from reports.figure_style import BLUE, MUTED, ORANGE, VERMILION, as_svg, figure_style, new_axes
 from reports.wording import round_rate
-from simulator.plan_result import Front, FrontPoint
+from simulator.plan_result import Front, FrontPoint, StorageCeiling
 
 
-def front_figure(front: Front, now: tuple[int, float]) -> str:
+def front_figure(front: Front, now: tuple[int, float], ceiling: StorageCeiling | None = None) -> str:
     """
     SVG: RAM cap across, storage speed up; on and above the steps the target is met.
 
-    now: the scenario's own RAM cap in bytes and storage speed in bytes per second.
+    now: the scenario's own RAM cap in bytes and storage speed in bytes per second; ceiling: drawn where the picture
+    reaches it.
     """
     with figure_style():
         figure, axes = new_axes(3.4)
@@ -31,6 +32,8 @@ def front_figure(front: Front, now: tuple[int, float]) -> str:
             axes.axvline(
                 front.available_ram_bytes / 2**30, color=MUTED, linestyle=":", label="RAM that the device leaves"
             )
+        if ceiling is not None and ceiling.bytes_per_s < top:
+            axes.axhline(ceiling.bytes_per_s, color=MUTED, linestyle="--", linewidth=1, label=f"{ceiling.text} carries")
         axes.plot(now[0] / 2**30, now[1], "X", color=VERMILION, markersize=10, label="this scenario", clip_on=False)
         axes.set_yscale("log")
         axes.set_ylim(top=top)

@@ -1,5 +1,7 @@
 """The words of the pages that not everybody knows."""
 
+from simulator.result import Result
+
 LAYER_WORDS = {
     "expert": "One of the many small feed-forward networks of a layer; a router picks top-k of them for each token.",
     "expert cache": "Experts that are kept in RAM. A hit is found there, a miss is read from storage.",
@@ -18,6 +20,20 @@ PLAN_WORDS = {
     "is read in part; now and then it guesses wrong, and the output differs.",
     "front": "The pairs of RAM and storage speed that reach the target and that no other pair beats in both.",
 }
+
+
+def scenario_words(result: Result) -> dict[str, str]:
+    """The words of a scenario's page; a dense model's has none of experts and their cache."""
+    return LAYER_WORDS if result.memory.all_experts_bytes else {}
+
+
+def plan_words(result: Result) -> dict[str, str]:
+    """The words of a plan's page; a dense model has nothing to stream, and so no front."""
+    if result.memory.all_experts_bytes:
+        return PLAN_WORDS | LAYER_WORDS
+    return {word: meaning for word, meaning in PLAN_WORDS.items() if word != "front"}
+
+
 DESIGN_WORDS = {
     "32 x 768, top-4": "32 experts a layer, each 768 wide; a token uses 4 of them.",
     "N, A": "Parameters in all, and those that one token multiplies with.",
@@ -25,4 +41,10 @@ DESIGN_WORDS = {
     "holds from storage": "The slowest storage, by its sequential read, with which it holds as predicted; below it, "
     "safely: with which the low end of the 80 % interval does too.",
     "without locality": "Tokens/s with routing that prefers no expert and repeats nothing.",
+}
+SWEEP_WORDS = {
+    "RAM cap": "The most RAM that the model may take, keys, values and buffers included.",
+    "storage read": "The rate of large reads in order, as drives are sold; latencies stay those of the device.",
+    "own": "What the device, the model or the trace has itself.",
+    "bound": "A cache policy that is told the future (Belady's), so that it misses least; no runtime can follow it.",
 }

@@ -1,9 +1,11 @@
-"""The rows of a sweep as matrices, RAM cap by storage speed, one per pair of policies; and a plan's place in it."""
+"""The rows of a sweep as matrices over two inputs, one per combination of the others; and a plan's place in one."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from reports.sweep_inputs import RAM_CAP, STORAGE_READ, Input, key_of, said_all, values, varied
 from simulator.plan_result import PlanResult
 from simulator.result import SweepRow
 
@@ -13,14 +15,14 @@ class Grid:
     """
     One matrix of a sweep; a cell that was not run is absent from cells.
 
-    caps_bytes, speeds_bytes_per_s: ascending; cells: (index of the cap, index of the speed) to row; others: the inputs
-    beside these four that differ from matrix to matrix, in words.
+    up, across: the inputs of the axes; row_values, column_values: theirs that these rows have, ascending; cells: (index
+    of the row value, index of the column value) to row; others: the inputs that differ from matrix to matrix, in words.
     """
 
-    cache_policy: str
-    prefetch_policy: str
-    caps_bytes: tuple[int, ...]
-    speeds_bytes_per_s: tuple[float, ...]
+    up: Input
+    across: Input
+    row_values: tuple[Any, ...]
+    column_values: tuple[Any, ...]
     cells: dict[tuple[int, int], SweepRow]
     others: str = ""
 
@@ -34,6 +36,26 @@ class Grid:
         """The rows that can run, by ascending cap and speed."""
         return tuple(row for row in self.rows if row.verdict != "cannot_run")
 
+    @property
+    def caps_bytes(self) -> tuple[int, ...]:
+        """Its RAM caps, ascending."""
+        return tuple(sorted({row.ram_cap_bytes for row in self.rows}))
+
+    @property
+    def speeds_bytes_per_s(self) -> tuple[float, ...]:
+        """Its storage speeds, ascending."""
+        return tuple(sorted({row.storage_read_bytes_per_s for row in self.rows}))
+
+    @property
+    def cache_policy(self) -> str:
+        """Of its rows, which share it."""
+        return self.rows[0].cache_policy
+
+    @property
+    def prefetch_policy(self) -> str:
+        """Of its rows, which share it."""
+        return self.rows[0].prefetch_policy
+
     def reaching(self, target_tokens_per_s: float) -> frozenset[tuple[int, int]]:
         """The cells whose predicted value (not its low end) reaches the target."""
         return frozenset(key for key, row in self.cells.items() if reaches(row, target_tokens_per_s))
@@ -44,42 +66,21 @@ def reaches(row: SweepRow, target_tokens_per_s: float) -> bool:
     return row.verdict != "cannot_run" and row.tokens_per_s >= target_tokens_per_s
 
 
-def as_grids(rows: Sequence[SweepRow]) -> tuple[Grid, ...]:
-    """The matrices of a sweep in the order in which their inputs first appear; all have the same axes."""
-    caps = tuple(sorted({row.ram_cap_bytes for row in rows}))
-    speeds = tuple(sorted({row.storage_read_bytes_per_s for row in rows}))
-    cap_index = {cap: index for index, cap in enumerate(caps)}
-    speed_index = {speed: index for index, speed in enumerate(speeds)}
-    names = _telling(rows)
-    cells: dict[tuple[str, str, str], dict[tuple[int, int], SweepRow]] = {}
+def as_grids(rows: Sequence[SweepRow], up: Input = RAM_CAP, across: Input = STORAGE_READ) -> tuple[Grid, ...]:
+    """The matrices of a sweep in the order in which their inputs first appear; each has the values of its own rows."""
+    others = [each for each in varied(rows) if each not in (up, across)]
+    groups: dict[tuple[Any, ...], list[SweepRow]] = {}
     for row in rows:
-        key = cap_index[row.ram_cap_bytes], speed_index[row.storage_read_bytes_per_s]
-        others = ", ".join(f"{name.replace('_', ' ')} {_word(getattr(row, name))}" for name in names)
-        cells.setdefault((row.cache_policy, row.prefetch_policy, others), {})[key] = row
-    return tuple(
-        Grid(cache, prefetch, caps, speeds, matrix, others) for (cache, prefetch, others), matrix in cells.items()
-    )
+        groups.setdefault(key_of(row, others), []).append(row)
+    return tuple(_grid(group, up, across, said_all(group[0], others)) for group in groups.values())
 
 
-OTHER_INPUTS = (
-    "model", "device", "trace", "quantisation", "top_k", "layout", "context", "n_threads", "storage_latency_s",
-    "ram_bytes_per_s", "gemv_flop_per_s",
-)  # fmt: skip
-
-
-def _telling(rows: Sequence[SweepRow]) -> list[str]:
-    """The other inputs that vary; one that follows from those before it tells nothing."""
-    names: list[str] = []
-    n_told = 1
-    for name in OTHER_INPUTS:
-        n_values = len({tuple(getattr(row, told) for told in (*names, name)) for row in rows})
-        if n_values > n_told:
-            names, n_told = [*names, name], n_values
-    return names
-
-
-def _word(value: object) -> str:
-    return "own" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+def _grid(rows: Sequence[SweepRow], up: Input, across: Input, others: str) -> Grid:
+    row_values, column_values = tuple(values(rows, up)), tuple(values(rows, across))
+    row_places = {value: place for place, value in enumerate(row_values)}
+    column_places = {value: place for place, value in enumerate(column_values)}
+    cells = {(row_places[up.of(row)], column_places[across.of(row)]): row for row in rows}
+    return Grid(up, across, row_values, column_values, cells, others)
 
 
 def current_row(plan: PlanResult) -> SweepRow | None:

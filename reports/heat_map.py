@@ -1,35 +1,49 @@
-"""The heat map: tokens/s over RAM cap and storage speed."""
+"""The heat map: tokens/s over two inputs, RAM cap and storage speed where they vary."""
 
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from reports.figure_style import GREY, INK, LIGHT_GREY, VERMILION, as_svg, figure_style, new_axes
 from reports.grid import Grid
-from reports.wording import number, round_bytes, round_rate
+from reports.sweep_findings import is_beyond
+from reports.sweep_inputs import STORAGE_READ
+from reports.wording import number
 
 Cell = tuple[int, int]
+MAX_CELLS = 24  # side by side that hold a readable number
+LARGE_HEIGHT_IN = 5.0  # of a map without numbers
 TURNED_FROM = 8  # with more columns the labels are turned, and the intervals would not be readable
 
 
 def has_intervals(grid: Grid) -> bool:
     """Whether the map of this grid is wide enough for an interval in each cell."""
-    return len(grid.speeds_bytes_per_s) <= TURNED_FROM
+    return len(grid.column_values) <= TURNED_FROM and not is_large(grid)
+
+
+def is_large(grid: Grid) -> bool:
+    """Whether the map has too many cells for numbers in them."""
+    return max(len(grid.row_values), len(grid.column_values)) > MAX_CELLS
 
 
 def heat_map(grid: Grid, target_tokens_per_s: float | None, now: Cell | None, top_tokens_per_s: float) -> str:
     """
-    SVG of one grid: the number and its 80 % interval in each cell, hatched where it cannot run.
+    SVG of one grid: the number and its 80 % interval in each cell, hatched where it cannot run, a question mark where
+    the device as bought has too little RAM for it.  A large grid is colours beside a scale, grey where it cannot run.
 
     With a target, cells whose value reaches it are bold inside a thick contour; now: the cell that gets a frame;
     top_tokens_per_s: the darkest colour, so that several maps share one scale.
     """
-    n_rows, n_columns = len(grid.caps_bytes), len(grid.speeds_bytes_per_s)
+    n_rows, n_columns = len(grid.row_values), len(grid.column_values)
     with figure_style():
-        figure, axes = new_axes(0.75 + 0.52 * n_rows + (0.4 if n_columns > TURNED_FROM else 0))
         norm = PowerNorm(0.6, 0, max(top_tokens_per_s, 1e-9))
+        if is_large(grid):
+            return as_svg(_large(grid, norm, target_tokens_per_s, now))
+        figure, axes = new_axes(0.75 + 0.52 * n_rows + (0.4 if n_columns > TURNED_FROM else 0))
         good = grid.reaching(target_tokens_per_s) if target_tokens_per_s is not None else frozenset()
         font = min(10.5, 3 + 62 / n_columns)  # so that "12.3 to 45.6" fits into a cell
         for cell, row in sorted(grid.cells.items()):
@@ -38,11 +52,29 @@ def heat_map(grid: Grid, target_tokens_per_s: float | None, now: Cell | None, to
                 continue
             interval = (row.tokens_per_s_low, row.tokens_per_s_high)
             colour = _colours()(norm(row.tokens_per_s))[:3]
-            _filled(axes, cell, colour, row.tokens_per_s, interval if has_intervals(grid) else None, cell in good, font)
+            text = f"{number(row.tokens_per_s)}{' ?' if is_beyond(row) else ''}"
+            _filled(axes, cell, colour, text, interval if has_intervals(grid) else None, cell in good, font)
         _contour(axes, good)
         _mark(axes, now)
         _finish(axes, grid)
         return as_svg(figure)
+
+
+def _large(grid: Grid, norm: PowerNorm, target_tokens_per_s: float | None, now: Cell | None) -> Figure:
+    """One picture of all cells, and the scale of its colours; a line where the target begins to be met."""
+    figure, axes = new_axes(LARGE_HEIGHT_IN)
+    speeds = np.full((len(grid.row_values), len(grid.column_values)), np.nan)
+    for cell, row in grid.cells.items():
+        speeds[cell] = np.nan if row.verdict == "cannot_run" else row.tokens_per_s
+    colours = _colours().with_extremes(bad=GREY)
+    image = axes.imshow(speeds, cmap=colours, norm=norm, aspect="auto", origin="lower", interpolation="nearest")
+    figure.colorbar(image, ax=axes, label="tokens/s")
+    if target_tokens_per_s is not None:
+        _contour(axes, grid.reaching(target_tokens_per_s))
+    _finish(axes, grid)
+    if now is not None:
+        axes.plot(now[1], now[0], marker="o", markersize=9, color=VERMILION, markeredgecolor="white", zorder=5)
+    return figure
 
 
 def _colours() -> Colormap:
@@ -58,7 +90,7 @@ def _filled(
     axes: Axes,
     cell: Cell,
     colour: tuple[float, ...],
-    speed: float,
+    speed: str,
     interval: tuple[float, float] | None,
     is_good: bool,
     font: float,
@@ -66,7 +98,7 @@ def _filled(
     y, x = cell
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
     weight = "bold" if is_good else "normal"
-    _text(axes, x, y, 0.55 * font if interval else 0, number(speed), weight=weight, fontsize=font)
+    _text(axes, x, y, 0.55 * font if interval else 0, speed, weight=weight, fontsize=font)
     if interval:
         text = f"{number(interval[0])} to {number(interval[1])}"
         _text(axes, x, y, -0.75 * font, text, fontsize=0.66 * font)
@@ -111,14 +143,15 @@ def _mark(axes: Axes, now: Cell | None) -> None:
 
 
 def _finish(axes: Axes, grid: Grid) -> None:
-    n_rows, n_columns = len(grid.caps_bytes), len(grid.speeds_bytes_per_s)
+    n_rows, n_columns = len(grid.row_values), len(grid.column_values)
     axes.set_xlim(-0.5, n_columns - 0.5)
     axes.set_ylim(-0.5, n_rows - 0.5)
     turn: dict[str, Any] = {"rotation": 45, "ha": "right"} if n_columns > TURNED_FROM else {}
-    axes.set_xticks(range(n_columns), [round_rate(speed) for speed in grid.speeds_bytes_per_s], **turn)
-    axes.set_yticks(range(n_rows), [round_bytes(cap) for cap in grid.caps_bytes])
-    axes.set_xlabel("storage, sequential read")
-    axes.set_ylabel("RAM cap")
+    across, up = (range(0, n, -(-n // MAX_CELLS) if is_large(grid) else 1) for n in (n_columns, n_rows))
+    axes.set_xticks(across, [grid.across.text(grid.column_values[x]) for x in across], **turn)
+    axes.set_yticks(up, [grid.up.text(grid.row_values[y]) for y in up])
+    axes.set_xlabel(f"{grid.across.name}, sequential" if grid.across is STORAGE_READ else grid.across.name)
+    axes.set_ylabel(grid.up.name)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set_facecolor("white")

@@ -1,9 +1,12 @@
-"""The one jinja2 environment of all pages."""
+"""The one jinja2 environment of all pages, and how a page is written."""
 
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from moeplan.files import write_text
 from moeplan.quantity import format_rate, format_seconds
 from reports import wording
 
@@ -26,5 +29,11 @@ def html_environment() -> Environment:
         goal=wording.goal,
         percent=wording.percent,
         span=wording.span,
+        bound_name=lambda name: wording.BOUND_NAME.get(name, name),
     )
     return environment
+
+
+def write_page(template: str, path: Path, **context: Any) -> None:
+    """Write one page, whole or not at all. Raises InputError when path cannot be written."""
+    write_text(path, html_environment().get_template(template).render(**context))

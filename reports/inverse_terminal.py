@@ -1,4 +1,4 @@
-"""Inverse planning on a terminal: limits, front and purchases of a plan, and designs."""
+"""Inverse planning on a terminal: savings or changes, limits, front and purchases of a plan, and designs."""
 
 from collections.abc import Sequence
 
@@ -6,21 +6,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reports import design_wording, inverse_wording
+from reports import inverse_wording, plan_wording, wording
 from reports.console_text import plain, print_lines, print_things
-from simulator.plan_result import DesignResult, PlanResult
+from simulator.plan_result import Change, PlanResult
 
-NO_WRAP = ("tokens/s", "holds")
-N_FRONT_ROWS, N_PURCHASES = 7, 3
+NO_WRAP = ("tokens/s",)
+N_FRONT_ROWS, N_PURCHASES, N_CHANGES = 7, 3, 5
 
 
 def render_inverse(plan: PlanResult, console: Console) -> None:
-    """Print what a plan's target asks at least: limits, front, purchases."""
+    """Print what to buy or to save, what would have to change, and what the target asks at least."""
+    _savings(console, plan)
+    _purchases(console, plan)
+    _changes(console, plan)
     if plan.limits:
         _heading(console, inverse_wording.limits_title(plan))
-        print_things(console, _limit_table(plan))
-        notes = (f"{row.name}: {row.note}" for row in inverse_wording.limit_rows(plan) if row.note)
-        print_lines(console, inverse_wording.SAFELY, *notes, style="dim")
+        if inverse_wording.has_limits(plan):
+            print_things(console, _limit_table(plan))
+            notes = (f"{row.name}: {row.note}" for row in inverse_wording.limit_rows(plan) if row.note)
+            print_lines(console, inverse_wording.SAFELY, *notes, style="dim")
     if plan.front is not None:
         _heading(console, inverse_wording.front_finding(plan.front, plan.target_tokens_per_s))
         rows = inverse_wording.front_rows(plan.front, N_FRONT_ROWS)
@@ -29,58 +33,59 @@ def render_inverse(plan: PlanResult, console: Console) -> None:
             for row in rows:
                 table.add_row(row.ram, row.storage, row.speed, row.cautious)
             print_things(console, table)
-    if plan.shopping is not None:
-        _heading(console, inverse_wording.shopping_finding(plan.shopping, plan.target_tokens_per_s))
-        table = _table(("", "price", "parts", "tokens/s"))
-        for word, purchases in zip(
-            ("meets it", "safely"), inverse_wording.purchase_rows(plan.shopping, N_PURCHASES), strict=True
-        ):
-            for buy in purchases:
-                table.add_row(word, buy.price, buy.parts + (f" ({buy.note})" if buy.note else ""), buy.speed)
-        if table.row_count:
-            print_things(console, table)
+            print_lines(console, *inverse_wording.front_notes(plan.front), style="dim")
+
+
+def _savings(console: Console, plan: PlanResult) -> None:
+    if plan_wording.is_met(plan):
+        _heading(console, plan_wording.saving_title(plan))
+        print_lines(console, *plan_wording.savings(plan))
+
+
+def _purchases(console: Console, plan: PlanResult) -> None:
+    if plan.shopping is None:
+        return
+    _heading(console, inverse_wording.purchases_finding(plan))
+    table = _table(("", "price", "parts", "tokens/s"))
+    for word, purchases in zip(
+        ("meets it", "safely"), inverse_wording.purchase_rows(plan.shopping, N_PURCHASES), strict=True
+    ):
+        for buy in purchases:
+            table.add_row(word, buy.price, buy.parts + (f" ({buy.note})" if buy.note else ""), buy.speed)
+    if table.row_count:
+        print_things(console, table)
+
+
+def _changes(console: Console, plan: PlanResult) -> None:
+    """The first changes that reach the target in the plan's order, or the best of those that do not."""
+    shown = [change for change in plan.changes if change.reaches]
+    if not shown:
+        shown = sorted(plan.changes, key=lambda one: -(one.tokens_per_s.value if one.tokens_per_s else 0.0))
+    if not shown:
+        return
+    is_reached = shown[0].reaches
+    _heading(console, plan_wording.changes_title(plan) + ("" if is_reached else "; the best"))
+    print_things(console, _change_table(shown[: N_CHANGES if is_reached else 3], plan.currency))
+    notes = (f"{change.what}: {change.note}" for change in shown[:N_CHANGES] if change.note)
+    print_lines(console, *([plan_wording.changes_order(plan)] if is_reached else []), *notes, style="dim")
+
+
+def _change_table(changes: Sequence[Change], currency: str) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for index, change in enumerate(changes, 1):
+        speed = change.tokens_per_s
+        result = "cannot run" if speed is None else f"{wording.number(speed.value)} ({wording.span(speed)})"
+        ratio = f"x {wording.number(change.ratio)}" if change.ratio > 1 else ""
+        cost = plan_wording.change_cost(change, currency)
+        step = Text(plain(f"{change.before} -> {change.after}"))
+        table.add_row(str(index), Text(plain(change.what)), step, ratio, Text(plain(cost)), result)
+    return table
 
 
 def _limit_table(plan: PlanResult) -> Table:
     table = _table(("", "today", "meets it", "tokens/s", "safely", "found by"))
     for row in inverse_wording.limit_rows(plan):
         table.add_row(row.name, row.today, row.value, row.speed, row.cautious, row.search)
-    return table
-
-
-def render_design(result: DesignResult, console: Console) -> None:
-    """Print a design: the decision line, every shape, the small print."""
-    print_things(console, Text(plain(design_wording.design_question(result))))
-    print_things(console, Text(f"\n{design_wording.design_headline(result)}", style="bold"))
-    print_lines(console, design_wording.design_reason(result), design_wording.design_target(result))
-    print_things(console, Text(""), _design_table(result))
-    print_lines(console, *design_wording.not_simulated(result))
-    print_lines(console, design_wording.TERMINAL_CAPTION, style="dim")
-    if any(design.is_recorded for design in result.designs):
-        print_lines(
-            console,
-            "* routing of the given trace (of its best experts, where top-k is smaller); the others' is made up",
-        )
-    for warning in result.warnings:
-        print_things(console, Text(f"! {plain(warning)}", style="yellow"))
-    print_things(console, Text(""))
-    for key in ("model", "sizes", "ram_cap", "storage", "context", "routing", "interval"):
-        if key in result.small_print:
-            print_lines(console, f"{key.replace('_', ' ')}: {result.small_print[key]}", style="dim")
-
-
-def _design_table(result: DesignResult) -> Table:
-    """Every design; N and A stand there where they are not fixed."""
-    free = [name for name, is_fixed in (("N", result.params_fixed), ("A", result.active_fixed)) if not is_fixed]
-    table = _table(("experts", "one", *free, "attention", "prefetch", "holds", "from", "tokens/s"), gap=1)
-    for design in result.designs:
-        row = design_wording.design_row(design, result.holds_frac)
-        sizes = {"N": row["n_params"], "A": row["n_active"]}
-        names = ("attention", "prefetch", "verdict", "holds_from")
-        cells = [row["expert"], *(sizes[name] for name in free), *(row[name] for name in names)]
-        star = "*" if design.is_recorded else ""
-        speed = f"{row['speed']} ({row['span']})" if row["speed"] else ""
-        table.add_row(f"{row['shape']}{star}", *map(str, cells), speed)
     return table
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from string import ascii_lowercase
 
 from moeplan.quantity import format_rate
 from reports import wording
@@ -16,6 +17,7 @@ WHAT = {
 }
 
 
+ABOVE_TODAY = " above today's parts"
 SLOWEST_BYTES_PER_S = 1e6  # no grid of storage speeds begins lower
 
 
@@ -55,13 +57,22 @@ class PurchaseRow:
 
 def size_up(n_bytes: float) -> str:
     """Four significant digits, rounded up, so that what is read is not less than what is needed: '1.686 GiB'."""
-    unit_bytes, unit = next(
-        ((size, name) for size, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")) if n_bytes >= size),
-        (1, "B"),
-    )
-    value = n_bytes / unit_bytes
-    digits = max(0, 3 - math.floor(math.log10(value))) if value >= 1 and unit != "B" else 0
-    return f"{math.ceil(value * 10**digits - 1e-9) / 10**digits:.{digits}f} {unit}"
+    for unit_bytes, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        value = _up(n_bytes / unit_bytes)
+        if value >= 1:
+            return f"{value:.{_digits(value)}f} {unit}"
+    return f"{math.ceil(n_bytes)} B"
+
+
+def _up(value: float) -> float:
+    """Rounded up to four significant digits; a value that then counts 1024 is left to the next unit."""
+    scale = 10 ** _digits(value)
+    return math.ceil(value * scale - 1e-9) / scale
+
+
+def _digits(value: float) -> int:
+    """Decimals for four significant digits."""
+    return max(0, 3 - math.floor(math.log10(value))) if value >= 1 else 3
 
 
 def limit_value(limit: Limit, value: float | str | None) -> str:
@@ -73,7 +84,7 @@ def limit_value(limit: Limit, value: float | str | None) -> str:
     if limit.what == "ram_cap":
         return size_up(value)
     if limit.what == "storage_read":
-        return format_rate(value)
+        return storage_text(value)
     return f"{value:,.0f} tokens" if limit.what == "context" else f"{value:.0f}"
 
 
@@ -97,8 +108,16 @@ def _limit_row(limit: Limit) -> LimitRow:
     )
 
 
+def has_limits(plan: PlanResult) -> bool:
+    """Whether one thing alone, of some value, meets the target."""
+    return any(limit.value is not None for limit in plan.limits)
+
+
 def limits_title(plan: PlanResult) -> str:
     """The heading over the limits."""
+    if not has_limits(plan):
+        tried = ", ".join(WHAT[limit.what] for limit in plan.limits)
+        return f"No other {tried} alone reaches {wording.goal(plan.target_tokens_per_s)} tokens/s"
     return f"What {wording.goal(plan.target_tokens_per_s)} tokens/s asks, one thing at a time, all else as it is"
 
 
@@ -111,21 +130,36 @@ LIMITS_CAPTION = (
 
 
 def front_rows(front: Front, most: int | None = None) -> list[FrontRow]:
-    """The points of a front, or at most so many of them, evenly spaced, both ends included."""
+    """The points of a front, or at most so many of them, evenly spaced, both ends included; (a): see front_notes."""
     points = list(front.points)
     if most is not None and len(points) > most:
         points = [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
     return [_front_row(front, point) for point in points]
 
 
+def front_notes(front: Front) -> list[str]:
+    """Why some points cannot be had on this device, by the marks that front_rows gives them."""
+    return [f"{mark} {note}" for note, mark in _marks(front).items()]
+
+
+def _marks(front: Front) -> dict[str, str]:
+    notes = (note for point in (*front.points, *front.cautious_points) for note in point.note.split("; ") if note)
+    return {note: f"({letter})" for note, letter in zip(dict.fromkeys(notes), ascii_lowercase, strict=False)}
+
+
+def _marked(front: Front, text: str, point: FrontPoint) -> str:
+    marks = _marks(front)
+    return " ".join((text, *(marks[note] for note in point.note.split("; ") if note)))
+
+
 def _front_row(front: Front, point: FrontPoint) -> FrontRow:
     safe = [safe for safe in front.cautious_points if safe.ram_cap_bytes <= point.ram_cap_bytes]
-    beyond = " (more than this device leaves)" if point.ram_cap_bytes > front.available_ram_bytes else ""
+    safely = safe[-1] if safe else None
     return FrontRow(
-        ram=size_up(point.ram_cap_bytes) + beyond,
-        storage=storage_text(point.storage_read_bytes_per_s),
+        ram=size_up(point.ram_cap_bytes),
+        storage=_marked(front, storage_text(point.storage_read_bytes_per_s), point),
         speed=f"{wording.number(point.tokens_per_s.value)} ({wording.span(point.tokens_per_s)})",
-        cautious=storage_text(safe[-1].storage_read_bytes_per_s) if safe else "none",
+        cautious="none" if safely is None else _marked(front, storage_text(safely.storage_read_bytes_per_s), safely),
     )
 
 
@@ -135,16 +169,23 @@ def storage_text(bytes_per_s: float) -> str:
 
 
 def front_finding(front: Front, target_tokens_per_s: float) -> str:
-    """The finding over the front: its two ends."""
+    """The finding over the front: the two ends of what the device can have."""
     target = f"{wording.goal(target_tokens_per_s)} tokens/s"
     if not front.points:
         why = ": compute is too slow" if front.starts_warm else ""  # else the first reads are never spared
         return f"No RAM cap and storage speed of the grid reach {target}{why}"
-    ends = [
+    here = tuple(point for point in front.points if not point.note)
+    if not here:
+        return f"No RAM and storage that this device can have reach {target}; elsewhere: {_ends(front.points)}"
+    rest = "" if len(here) == len(front.points) else "; other pairs are not for this device"
+    return f"{target} {'for anything from' if len(here) > 1 else 'take'} {_ends(here)}{rest}"
+
+
+def _ends(points: tuple[FrontPoint, ...]) -> str:
+    return " to ".join(
         f"{size_up(point.ram_cap_bytes)} of RAM with {_storage_phrase(point.storage_read_bytes_per_s)}"
-        for point in dict.fromkeys((front.points[0], front.points[-1]))
-    ]
-    return f"{target} {'for anything from' if len(ends) > 1 else 'take'} {' to '.join(ends)}"
+        for point in dict.fromkeys((points[0], points[-1]))
+    )
 
 
 def _storage_phrase(bytes_per_s: float) -> str:
@@ -152,9 +193,10 @@ def _storage_phrase(bytes_per_s: float) -> str:
 
 
 def purchase_rows(shop: Shopping, most: int | None = None) -> tuple[list[PurchaseRow], list[PurchaseRow]]:
-    """The purchases that meet the target, and those that meet it safely; at most so many of each."""
-    value = [buy for buy in shop.purchases if not buy.is_cautious][:most]
-    safe = [buy for buy in shop.purchases if buy.is_cautious][:most]
+    """What has to be bought to meet the target, and to meet it safely; at most so many of each."""
+    bought = [buy for buy in shop.purchases if buy.price > 0]  # today's parts are not bought
+    value = [buy for buy in bought if not buy.is_cautious][:most]
+    safe = [buy for buy in bought if buy.is_cautious][:most]
     return [_purchase_row(shop, buy) for buy in value], [_purchase_row(shop, buy) for buy in safe]
 
 
@@ -168,11 +210,30 @@ def _purchase_row(shop: Shopping, buy: Purchase) -> PurchaseRow:
     )
 
 
+def purchases_finding(plan: PlanResult) -> str:
+    """The finding over a plan's purchases; its RAM cap counts as there, also where the device has less."""
+    assert plan.shopping is not None
+    finding = shopping_finding(plan.shopping, plan.target_tokens_per_s)
+    return f"Beside that RAM: {finding}" if plan.result.beyond_device else finding
+
+
 def shopping_finding(shop: Shopping, target_tokens_per_s: float) -> str:
-    """The finding over the purchases."""
+    """The finding over the purchases: the cheapest one, and the cheapest safe one."""
     target = f"{wording.goal(target_tokens_per_s)} tokens/s"
     value, safe = purchase_rows(shop, 1)
-    if not value:
+    if not shop.purchases:
         return f"None of the parts on the price list reaches {target}"
-    safely = f"; safely for {safe[0].price}" if safe else "; none reaches it safely"
-    return f"{target} for {value[0].price} above today's parts: {value[0].parts}{safely}"
+    if _is_free(shop, is_cautious=True):
+        return f"Nothing to buy: today's parts reach {target} safely"
+    safely = f"; safely for {_phrase(safe[0])}" if safe else "; no parts of the list reach it safely"
+    if _is_free(shop, is_cautious=False):
+        return f"Nothing to buy: today's parts reach {target}, as predicted{safely}"
+    return f"{target} for {_phrase(value[0], ABOVE_TODAY)}{safely}"
+
+
+def _phrase(buy: PurchaseRow, above: str = "") -> str:
+    return f"{buy.price}{above}: {buy.parts}" + (f" ({buy.note})" if buy.note else "")
+
+
+def _is_free(shop: Shopping, *, is_cautious: bool) -> bool:
+    return any(buy.price == 0 for buy in shop.purchases if buy.is_cautious == is_cautious)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from reports.wording import percent, size
-from simulator.result import MemoryResult
+from simulator.result import MemoryResult, Result
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,13 @@ def memory_rows(memory: MemoryResult) -> tuple[MemoryRow, ...]:
     )
     streams = memory.all_experts_bytes and not is_mapped(memory)
     return tuple(row for row in rows if row.storage_bytes or row.resident_bytes or streams)
+
+
+def beyond(result: Result) -> str:
+    """That the device as bought has too little RAM, with the arithmetic; empty where it has enough."""
+    if not result.beyond_device:
+        return ""
+    return f"{result.beyond_device} Every figure here is for a device that has the RAM."
 
 
 def memory_sentence(memory: MemoryResult) -> str:

@@ -1,19 +1,18 @@
 """Results on a terminal: at most 100 columns, and nothing that only colour says."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from moeplan.quantity import format_seconds
-from reports import wording
+from reports import plan_wording, wording
 from reports.console_text import plain, print_lines, print_things, text_width
-from reports.grid import Grid, as_grids
 from reports.inverse_terminal import render_inverse
-from reports.memory_wording import memory_rows
-from simulator.plan_result import Change, PlanResult
-from simulator.result import Interval, MemoryResult, Result, SweepRow
+from reports.memory_wording import beyond, memory_rows
+from simulator.plan_result import PlanResult
+from simulator.result import Interval, MemoryResult, Result
 
 BAR_WIDTH = 56
 BAR_MARKS = {
@@ -25,18 +24,17 @@ BAR_MARKS = {
     "activations": "·.",
 }
 TONE = {"yes": "bold green", "resident": "bold green", "likely": "bold yellow", "streams": "bold cyan"}
-SHORT_PRINT = ("start", "context", "routing")  # a plan's reader asks for these first; the page has all
+SHORT_PRINT = ("start", "context", "routing", "engine")  # a plan's reader asks for these first; the page has all
 
 
 def render_plan(plan: PlanResult, console: Console) -> None:
-    """Print a plan: decision, memory, overlap, the three cheapest changes that reach the target, warnings."""
+    """Print a plan: decision, memory, overlap, what to buy or to change, the limits, warnings."""
     result = plan.result
     print_things(console, Text(plain(wording.question(result, plan.target_tokens_per_s))))
     target = f"target {wording.goal(plan.target_tokens_per_s)}"
-    _answer(console, wording.plan_headline(plan), plan.decision, result.tokens_per_s, target)
-    print_lines(console, wording.plan_reason(plan), wording.bound_sentence(result))
+    _answer(console, plan_wording.plan_headline(plan), plan.decision, result.tokens_per_s, target)
+    print_lines(console, plan_wording.plan_reason(plan), wording.bound_sentence(result))
     _body(console, result)
-    _changes(console, plan)
     render_inverse(plan, console)
     _end(console, result)
 
@@ -44,25 +42,11 @@ def render_plan(plan: PlanResult, console: Console) -> None:
 def render_result(result: Result, console: Console) -> None:
     """Print one simulated scenario: verdict, memory, overlap, warnings."""
     print_things(console, Text(plain(wording.question(result))))
-    _answer(console, wording.headline(result), result.verdict, result.tokens_per_s)
-    print_lines(console, wording.bound_sentence(result))
+    tone = "cannot_run" if result.beyond_device else result.verdict
+    _answer(console, wording.headline(result), tone, result.tokens_per_s)
+    print_lines(console, beyond(result), wording.bound_sentence(result))
     _body(console, result)
     _end(console, result)
-
-
-def render_sweep(rows: Sequence[SweepRow], console: Console) -> None:
-    """Print a sweep: one matrix of tokens/s over RAM cap and storage speed per pair of policies."""
-    print_things(console, Text(wording.sweep_headline(rows), style="bold"))
-    print_lines(console, wording.sweep_reason(rows))
-    for grid in as_grids(rows):
-        policies = f"{grid.cache_policy} cache, {grid.prefetch_policy} prefetch"
-        print_things(console, Text(plain(f"\n{policies}{', ' if grid.others else ''}{grid.others}: tokens/s")))
-        per_block = max(1, (text_width(console) - 10) // 11)
-        for start in range(0, len(grid.speeds_bytes_per_s), per_block):
-            print_things(console, _matrix(grid, range(len(grid.speeds_bytes_per_s))[start : start + per_block]))
-    print_things(
-        console, Text("* all experts resident   x cannot run   blank: not run   80 % intervals: see the report")
-    )
 
 
 def _answer(console: Console, headline: str, tone: str, speed: Interval | None, *more: str) -> None:
@@ -102,7 +86,7 @@ def _facts(result: Result) -> Iterable[tuple[str, str]]:
         low, high = format_seconds(result.ttft_s.low), format_seconds(result.ttft_s.high)
         first = result.first_decode_tokens_per_s
         then = "" if first is None else f"; the 16 tokens after it at {wording.number(first)} tokens/s"
-        empty = "" if result.page_cache else " on an empty cache"
+        empty = " on an empty cache" if wording.has_expert_cache(result) else ""
         prompt = f" for {result.n_prompt_tokens} prompt tokens{empty}" if result.n_prompt_tokens else ""
         yield "first token after", f"{format_seconds(result.ttft_s.value)} ({low} to {high}){prompt}{then}"
     if result.energy_j_per_token is not None:
@@ -144,52 +128,6 @@ def _bar(parts: list[tuple[str, float]]) -> str:
         end += width
         bar += mark * (round(end) - len(bar))
     return bar
-
-
-def _changes(console: Console, plan: PlanResult) -> None:
-    """The three cheapest single changes that reach the target, or the best of those that do not."""
-    good = [change for change in plan.changes if change.reaches][:3]
-    target = wording.goal(plan.target_tokens_per_s)
-    if good:
-        print_things(console, Text(f"\nWhat would reach {target} tokens/s, cheapest first", style="bold"))
-        print_things(console, _change_table(good))
-    elif plan.changes:
-        tried = sorted(plan.changes, key=lambda change: -(change.tokens_per_s.value if change.tokens_per_s else 0.0))
-        print_things(console, Text(f"\nNo single change reaches {target} tokens/s; the best", style="bold"))
-        print_things(console, _change_table(tried[:3]))
-
-
-def _change_table(changes: list[Change]) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for index, change in enumerate(changes, 1):
-        speed = change.tokens_per_s
-        result = "cannot run" if speed is None else f"{wording.number(speed.value)} ({wording.span(speed)})"
-        ratio = f"x {wording.number(change.ratio)}" if change.ratio > 1 else ""
-        step = Text(plain(f"{change.before} -> {change.after}"))
-        what = Text(plain(change.what))
-        if change.note:
-            what.append(f"\n{plain(change.note)}", style="dim")
-        table.add_row(str(index), what, step, ratio, result)
-    return table
-
-
-def _matrix(grid: Grid, columns: range) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("RAM cap", justify="right")
-    for x in columns:
-        table.add_column(wording.round_rate(grid.speeds_bytes_per_s[x]), justify="right")
-    for y in reversed(range(len(grid.caps_bytes))):
-        cells = (_cell(grid.cells.get((y, x))) for x in columns)
-        table.add_row(wording.round_bytes(grid.caps_bytes[y]), *cells)
-    return table
-
-
-def _cell(row: SweepRow | None) -> str:
-    if row is None:
-        return ""
-    if row.verdict == "cannot_run":
-        return "x "
-    return wording.number(row.tokens_per_s) + ("*" if row.verdict == "resident" else " ")
 
 
 def _end(console: Console, result: Result) -> None:

@@ -17,16 +17,18 @@ from moeplan.files import atomic_path, write_text
 from reports.html_environment import html_environment
 from reports.validation_figures import drift_png, scatter_png
 from reports.validation_tables import (
-    TextTable,
     cells_table,
     findings,
     headline,
+    held_out_table,
     left_out_table,
     ops_table,
     prefill_table,
     summary_table,
     worst_table,
 )
+from reports.validation_text import TextTable
+from reports.validation_verdicts import boundary_table
 from simulator.validation.cell_result import CellComparison, LayerComparison
 from simulator.validation.result import ValidationResult
 
@@ -81,7 +83,10 @@ def _compact(value: Any) -> str:
 
 def tables(result: ValidationResult) -> list[TextTable]:
     """All tables in the order of the page; those without rows are left out."""
-    makers = (summary_table, worst_table, ops_table, left_out_table, prefill_table, cells_table)
+    makers = (
+        summary_table, worst_table, ops_table, boundary_table, held_out_table, left_out_table, prefill_table,
+        cells_table,
+    )  # fmt: skip
     return [table for table in (make(result) for make in makers) if table.rows]
 
 
@@ -142,6 +147,7 @@ def cell_rows(result: ValidationResult, view: str) -> Iterable[dict[str, Any]]:
             "n_runs": len(cell.runs), "predicted_tokens_per_s": cell.predicted.value,
             "predicted_low": cell.predicted.low, "predicted_high": cell.predicted.high,
             "measured_tokens_per_s": cell.measured_tokens_per_s, "error_frac": cell.error_frac,
+            "run_error_low": min(cell.run_errors), "run_error_high": max(cell.run_errors),
             "noise_frac": cell.noise_frac, "run_noise_frac": cell.run_noise_frac,
             "without_own_shape_error_frac": cell.held_out_error_frac, "naive_tokens_per_s": cell.naive_tokens_per_s,
             "counts_equal": cell.counts_equal, "bytes_equal": cell.bytes_equal, "miss_rate": cell.miss_rate,
@@ -151,6 +157,7 @@ def cell_rows(result: ValidationResult, view: str) -> Iterable[dict[str, Any]]:
         for op in ops:
             pair = cell.ops.get(op)
             row[f"predicted_{op}_s"], row[f"measured_{op}_s"] = (pair.predicted, pair.measured) if pair else (0, 0)
+            row[f"off_{op}_s"] = cell.off_s.get(op, 0)
         yield {**row, "reason": cell.reason}
 
 

@@ -1,33 +1,16 @@
 """A validation as tables of text: the same ones for the terminal, Markdown and HTML."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import median
 
 from moeplan.quantity import format_bytes, format_rate, format_seconds
+from reports.validation_text import NOTHING, TITLES, TextTable, percent, plain_percent
+from reports.validation_verdicts import balanced_text, verdict_findings
 from reports.wording import number, span
 from simulator.validation.cell_result import CellComparison, Conditions, Verdicts
-from simulator.validation.result import GroupSummary, LeftOut, ValidationResult, View
+from simulator.validation.result import GroupSummary, HeldOutRow, LeftOut, ValidationResult, View
 
-TITLES = {"forecast": "forecast", "at state": "at the machine's state"}
 N_WORST = 10  # cells whose reasons are told
-NOTHING = "–"
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """A title, columns and rows of text; left: how many columns from the left hold words and not numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    left: int = 1
-    note: str = ""
-    words: frozenset[str] = field(default_factory=frozenset)  # columns further right that hold words too
-
-    def is_word(self, index: int) -> bool:
-        """Whether a column is aligned left."""
-        return index < self.left or self.columns[index] in self.words
 
 
 def headline(result: ValidationResult) -> str:
@@ -52,15 +35,7 @@ def findings(result: ValidationResult) -> list[str]:
             f"80 % interval, {TITLES[name]}: {plain_percent(every.interval_coverage_frac)} of the measured values lie "
             f"inside, {plain_percent(every.coverage_with_noise_frac)} with drift and the runs' own noise."
         )
-    for name, view in result.views.items():
-        lines += [
-            f"Verdict t_attention >= t_prefetch, {TITLES[name]}, clear pairs: {verdict_text(view.clear_verdicts)}; "
-            f"{plain_percent(_clear_frac(view))} of those with a miss.",
-            f"The same, all pairs with a miss: {verdict_text(view.verdicts)}.",
-            f"The same, all pairs of the cells near the boundary: {verdict_text(view.boundary_verdicts)}.",
-        ]
-    boundary = f"Cells near the boundary (median t_prefetch / t_attention from 0.5 to 2): {result.n_boundary_cells}."
-    return [*lines, boundary, *_machine_findings(result)]
+    return [*lines, *verdict_findings(result), *_machine_findings(result)]
 
 
 def _machine_findings(result: ValidationResult) -> list[str]:
@@ -81,36 +56,17 @@ def _machine_findings(result: ValidationResult) -> list[str]:
     return lines
 
 
-def _clear_frac(view: View) -> float | None:
-    return view.clear_verdicts.n_pairs / view.verdicts.n_pairs if view.verdicts.n_pairs else None
-
-
-def verdict_text(verdicts: Verdicts) -> str:
-    """Agreement, balanced accuracy and the baseline."""
-    if not verdicts.n_pairs:
-        return "no pair"
-    return (
-        f"balanced accuracy {balanced_text(verdicts)}, agreement "
-        f"{plain_percent(verdicts.agreement_frac)} (majority class alone {plain_percent(verdicts.majority_frac)}) "
-        f"of {verdicts.n_pairs:,} (token, layer) pairs"
-    )
-
-
-def balanced_text(verdicts: Verdicts) -> str:
-    """Balanced accuracy; where all pairs were measured alike there is none."""
-    return "one class" if verdicts.has_one_class else plain_percent(verdicts.balanced_frac)
-
-
 def summary_table(result: ValidationResult) -> TextTable:
     """The groups of cells under each prediction, as they are and the quiet ones alone."""
     columns = (
-        "cells", "predicted", "n", "median |error|", "90 %", "mean error", "in interval", "with drift, noise", "noise",
-        "own shape out", "naive median", "naive 90 %",
+        "cells", "predicted", "n", "median |error|", "90 %", "single runs", "mean error", "in interval",
+        "with drift, noise", "noise", "own shape out", "naive median", "naive 90 %",
     )  # fmt: skip
     rows = [_summary_row(group, name) for name, view in result.views.items() for group in view.groups]
     note = (
         f"Forecast: {result.rules['forecast']}. At state: {result.rules['at_state']}. Classes: "
-        f"{result.rules['classes']}. Quiet: {result.rules['quiet']}; noise: {result.rules['noise']}. With drift, "
+        f"{result.rules['classes']}. Error: {result.rules['error']} (median / 90 % of |error|). "
+        f"Quiet: {result.rules['quiet']}; noise: {result.rules['noise']}. With drift, "
         f"noise: {result.rules['with_drift']}, the {result.rules['run_noise']}. Own shape out: median |error| with "
         f"{result.rules['without_own_shape']}. Naive: {result.rules['naive']}."
     )
@@ -122,6 +78,7 @@ def _summary_row(group: GroupSummary, predicted: str) -> tuple[str, ...]:
     figures = (
         plain_percent(group.median_abs_error_frac),
         plain_percent(group.p90_abs_error_frac),
+        f"{plain_percent(group.run_median_abs_error_frac)} / {plain_percent(group.run_p90_abs_error_frac)}",
         percent(group.mean_error_frac),
         plain_percent(group.interval_coverage_frac),
         plain_percent(group.coverage_with_noise_frac),
@@ -137,14 +94,15 @@ def cells_table(result: ValidationResult) -> TextTable:
     """Every cell: conditions, measured, both predictions, errors, noise and what is most off."""
     columns = (
         "cell", "RAM cap", "storage", "prefetch", "context", "class", "forecast (80 %)", "measured", "error", "noise",
-        "at state (80 %)", "error at state", "own shape out", "hidden p / m", "verdicts",
+        "at state (80 %)", "error at state", "errors of its runs", "own shape out", "hidden p / m", "verdicts",
         "counts", "most off, ms a token",
     )  # fmt: skip
     rows = [_cell_row(cell, result.cell_at_state(cell.cell)) for cell in result.cells]
     note = (
-        "Decode tokens/s, * outside of the interval; noise ~: of a cell that ran once, the standard error within "
-        "the run; own shape out: error without the kernel rows of the model's own sizes; hidden: of the pairs with a "
-        "miss, predicted / measured; verdicts: balanced accuracy on clear pairs."
+        "Decode tokens/s, * outside of the interval; noise ~: of a cell that ran once, the standard error within the "
+        "run; errors of its runs: lowest and highest, which may cancel in the cell's; own shape out: error without the "
+        "kernel rows of the model's own sizes; hidden: of the pairs with a miss, predicted / measured; verdicts: "
+        "balanced accuracy on clear pairs; most off: signed over the runs, and where that cancels its size in a run."
     )
     return TextTable("Cells", columns, rows, 6, note, frozenset({columns[-1]}))
 
@@ -161,12 +119,25 @@ def _cell_row(cell: CellComparison, at_state: CellComparison | None) -> tuple[st
         noise_text(cell),
         NOTHING if at_state is None else _predicted(at_state),
         NOTHING if at_state is None else percent(at_state.error_frac),
+        _run_errors(sharpest),
         percent(sharpest.held_out_error_frac),
         _hidden(sharpest.verdicts),
         balanced_text(sharpest.clear_verdicts),
         counts_text(cell),
-        f"{sharpest.worst_op} {1e3 * sharpest.ops[sharpest.worst_op].difference:+.3g}",
+        _most_off(sharpest),
     )
+
+
+def _run_errors(cell: CellComparison) -> str:
+    errors = cell.run_errors
+    return f"{percent(min(errors))} to {percent(max(errors))}" if len(errors) > 1 else NOTHING
+
+
+def _most_off(cell: CellComparison) -> str:
+    """The worst op with its signed mean, and what is off in a single run where that is more."""
+    signed, size = cell.ops[cell.worst_op].difference, cell.off_s[cell.worst_op]
+    beside = f", by run {1e3 * size:.3g}" if size > 1.001 * abs(signed) else ""
+    return f"{cell.worst_op} {1e3 * signed:+.3g}{beside}"
 
 
 def _predicted(cell: CellComparison) -> str:
@@ -215,15 +186,18 @@ def _sharpest_name(result: ValidationResult) -> str:
 
 
 def ops_table(result: ValidationResult) -> TextTable:
-    """By prediction and class: mean signed error of each operation as a share of the token's measured time."""
+    """By prediction and class, of each operation as a share of the token's measured time: mean error and mean size."""
     ops = list(dict.fromkeys(op for cell in result.cells for op in cell.ops))
     rows = []
     for view_name, view in result.views.items():
         for name in dict.fromkeys(cell.cell_class for cell in view.cells):
             cells = [cell for cell in view.cells if cell.cell_class == name]
-            shares = (percent(_op_share(cells, op)) for op in ops)
+            shares = (f"{percent(_op_share(cells, op))} / {plain_percent(_op_size(cells, op))}" for op in ops)
             rows.append((name, view_name, str(len(cells)), *shares))
-    note = "Mean over cells of (predicted - measured) seconds of the operation / measured seconds of the token."
+    note = (
+        "Mean over cells of predicted - measured seconds of the operation / measured seconds of the token; behind the "
+        f"stroke of its size: {result.rules['off']}."
+    )
     return TextTable("Where the error comes from", ("class", "predicted", "n", *ops), rows, left=2, note=note)
 
 
@@ -233,6 +207,35 @@ def _op_share(cells: Sequence[CellComparison], op: str) -> float:
         for cell in cells
     ]
     return sum(shares) / len(shares)
+
+
+def _op_size(cells: Sequence[CellComparison], op: str) -> float:
+    shares = [cell.off_s.get(op, 0.0) / sum(pair.measured for pair in cell.ops.values()) for cell in cells]
+    return sum(shares) / len(shares)
+
+
+def held_out_table(result: ValidationResult) -> TextTable:
+    """By prediction and model: errors with and without the model's own shape, and the ops that kept its rows."""
+    columns = ("model", "predicted", "n", "median |error|", "own shape out", "kept its rows: no shape on each side")
+    rows = [_held_out_row(row, name) for name, view in result.views.items() for row in view.held_out]
+    note = f"Own shape out: {result.rules['without_own_shape']}."
+    if not any(
+        row.held_out_median_abs_error_frac is not None for view in result.views.values() for row in view.held_out
+    ):
+        rows = []
+    return TextTable("Without the model's own shape", columns, rows, 2, note, frozenset({columns[-1]}))
+
+
+def _held_out_row(row: HeldOutRow, predicted: str) -> tuple[str, ...]:
+    out, kept = row.held_out_median_abs_error_frac, ", ".join(row.kept) or "none"
+    return (
+        row.model,
+        predicted,
+        str(row.n_cells),
+        plain_percent(row.median_abs_error_frac),
+        "cannot be" if out is None else plain_percent(out),
+        NOTHING if out is None else kept,
+    )
 
 
 def left_out_table(result: ValidationResult) -> TextTable:
@@ -268,16 +271,6 @@ def prefill_table(result: ValidationResult) -> TextTable:
     ]
     note = "prompt: tokens; predicted: the forecast; * outside of the interval."
     return TextTable("Prefill: prompt to first logits", columns, rows, note=note)
-
-
-def percent(fraction: float | None) -> str:
-    """'+3.1 %'."""
-    return NOTHING if fraction is None else f"{100 * fraction:+.1f} %"
-
-
-def plain_percent(fraction: float | None) -> str:
-    """'3.1 %'."""
-    return NOTHING if fraction is None else f"{100 * fraction:.1f} %"
 
 
 def _hidden(verdicts: Verdicts) -> str:

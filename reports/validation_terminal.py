@@ -6,24 +6,27 @@ from rich.text import Text
 
 from reports.console_text import MAX_WIDTH, plain
 from reports.validation_tables import (
-    TextTable,
     cells_table,
     findings,
     headline,
+    held_out_table,
     left_out_table,
     prefill_table,
     summary_table,
     worst_table,
 )
+from reports.validation_text import TextTable
+from reports.validation_verdicts import boundary_table
 from simulator.validation.result import ValidationResult
 
 # what does not fit into 100 columns; the page has all
 LEFT_AWAY: dict[str, tuple[str, ...]] = {
     "Cells": (
-        "RAM cap", "storage", "prefetch", "context", "class", "at state (80 %)", "hidden p / m", "verdicts",
-        "counts", "most off, ms a token",
+        "RAM cap", "storage", "prefetch", "context", "class", "at state (80 %)", "errors of its runs", "hidden p / m",
+        "verdicts", "counts", "most off, ms a token",
     ),
-    "Error of decode tokens/s": ("mean error", "with drift, noise", "naive 90 %"),
+    "Error of decode tokens/s": ("single runs", "mean error", "with drift, noise", "naive 90 %"),
+    "How near the verdicts are, and what could be reached": ("n", "forecast", "at state", "clear: at state"),
     "Leave one condition out": ("fitted on", "law: bytes"),
 }  # fmt: skip
 
@@ -37,7 +40,15 @@ def render_validation(result: ValidationResult, console: Console) -> None:
         _print(console, Text(plain(line)))
     for warning in result.warnings:
         _print(console, Text(f"! {plain(warning)}", style="yellow"))
-    for make in (cells_table, summary_table, worst_table, left_out_table, prefill_table):
+    for make in (
+        cells_table,
+        summary_table,
+        worst_table,
+        boundary_table,
+        held_out_table,
+        left_out_table,
+        prefill_table,
+    ):
         table = make(result)
         if table.rows:
             _table(console, table)

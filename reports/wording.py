@@ -1,18 +1,24 @@
 """What a result says, in words and a few derived numbers: shared by the page and the terminal."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moeplan.quantity import format_bytes, format_rate, format_seconds
-from reports.grid import Grid
-from simulator.plan_result import PlanResult
-from simulator.result import Interval, Result, SweepRow
+from simulator.result import Interval, Result
 
 BOUND = {
     "compute": "Compute bounds it: the CPU's FLOP/s, not memory or storage, set the pace.",
     "ram_bandwidth": "RAM bandwidth bounds it: the weights of a token pass through RAM at its sustained rate.",
     "storage_bandwidth": "Storage bandwidth bounds it: the experts that miss arrive at the SSD's read rate.",
     "storage_latency": "Storage latency bounds it: the time per read request, not the bytes, sets the pace.",
+}
+BOUND_NAME = {
+    "compute": "compute",
+    "ram_bandwidth": "RAM bandwidth",
+    "storage_bandwidth": "storage bandwidth",
+    "storage_latency": "storage latency",
+}
+MAPPED_BOUND = {
+    "storage_bandwidth": "Storage bandwidth bounds it: the pages that are missing arrive at the storage's read rate.",
 }
 REASON = {
     "ram_floor": "The RAM cap is below what has to stay resident.",
@@ -70,7 +76,8 @@ def cache_line(result: Result) -> str:
         counts = f"{cache.hits:,} pages found in RAM, {cache.misses:,} page faults: {100 * cache.hit_rate:.1f} % found"
         return f"{pages.eviction}, {size(pages.capacity_bytes)}; {counts}; {read}"
     counts = f"{cache.hits:,} hits, {cache.misses:,} misses: {100 * cache.hit_rate:.1f} % hit"
-    return f"{cache.policy}, {cache.slots:,} experts; {counts}; {read}"
+    bound = " (a bound: told the future)" if cache.is_upper_bound else ""
+    return f"{cache.policy}{bound}, {cache.slots:,} experts; {counts}; {read}"
 
 
 def number(value: float) -> str:
@@ -135,34 +142,26 @@ def headline(result: Result) -> str:
     """The answer without a target, in two or three words."""
     if result.verdict == "cannot_run":
         return "It cannot run"
-    return "It runs from RAM" if result.verdict == "resident" else "It runs, streaming experts"
+    if result.beyond_device:
+        return "Not on this device as bought; with that RAM"
+    if is_bound(result):
+        return "Upper bound"
+    if result.verdict == "resident":
+        return "It runs from RAM"
+    return "It runs, streaming experts" if result.page_cache is None else "It runs, reading pages as they are missed"
 
 
-def plan_headline(plan: PlanResult) -> str:
-    """The decision in one or three words."""
-    return {"yes": "Yes", "likely": "Likely", "no": "No", "cannot_run": "It cannot run"}[plan.decision]
-
-
-def plan_reason(plan: PlanResult) -> str:
-    """Why the decision is what it is, one sentence; empty where the result cannot run."""
-    target, speed = goal(plan.target_tokens_per_s), plan.result.tokens_per_s
-    if speed is None:
-        return ""
-    if plan.decision == "yes":
-        return f"Even the low end of the 80 % interval reaches {target} tokens/s."
-    if plan.decision == "likely" and speed.low >= plan.target_tokens_per_s:
-        return f"The interval lies above {target} tokens/s, but its hit rates are those of a stand-in's routing."
-    if plan.decision == "likely":
-        return f"The predicted speed reaches {target} tokens/s, the low end of its 80 % interval does not."
-    reached = " Only the high end of the interval does." if speed.high >= plan.target_tokens_per_s else ""
-    return f"The predicted speed does not reach {target} tokens/s.{reached}"
+def is_bound(result: Result) -> bool:
+    """Whether its speed is a bound: experts are missed under a policy that is told the future."""
+    return result.verdict == "streams" and result.cache is not None and result.cache.is_upper_bound
 
 
 def bound_sentence(result: Result) -> str:
     """What bounds it, or why it cannot run."""
     if result.verdict == "cannot_run":
         return REASON.get(result.reason or "", "")
-    return BOUND.get(result.bound_by or "", "")
+    bound = (BOUND | MAPPED_BOUND) if result.page_cache is not None else BOUND
+    return bound.get(result.bound_by or "", "")
 
 
 def token_s(result: Result) -> float:
@@ -175,11 +174,17 @@ def time_finding(result: Result) -> str:
     total_s = token_s(result)
     wait_s = result.seconds_per_token.get("wait", 0.0)
     if wait_s > 0:
-        return f"Waiting for experts takes {percent(wait_s / total_s)} of the {format_seconds(total_s)} of a token"
+        what = "experts" if result.page_cache is None else "pages"
+        return f"Waiting for {what} takes {percent(wait_s / total_s)} of the {format_seconds(total_s)} of a token"
     op, most_s = max(result.seconds_per_token.items(), key=lambda item: item[1])
     return (
         f"Nothing waits: {OP.get(op, op)} is the largest part, {percent(most_s / total_s)} of {format_seconds(total_s)}"
     )
+
+
+def has_expert_cache(result: Result) -> bool:
+    """Whether experts are cached one by one: not in a dense model, nor where the model file is mapped."""
+    return result.cache is not None and result.page_cache is None
 
 
 def reads_on_demand(result: Result) -> bool:
@@ -213,60 +218,6 @@ def overlap_finding(result: Result) -> str:
         return f"Attention hides none of the reads: {bubble}, {format_seconds(check.bubble_s_per_token)} a token"
     hidden = f"Attention hides the reads in {percent(check.hidden_frac)} of the cases with a miss"
     return f"{hidden}; {bubble}, {format_seconds(check.bubble_s_per_token)} a token"
-
-
-def grid_finding(grid: Grid, target_tokens_per_s: float, now: SweepRow | None) -> str:
-    """The finding over a plan's heat map: the smallest speed at this cap, and cap at this speed, that reach it."""
-    target = f"{goal(target_tokens_per_s)} tokens/s"
-    good = [grid.cells[cell] for cell in sorted(grid.reaching(target_tokens_per_s))]
-    if not good:
-        best = max((row.tokens_per_s for row in grid.runs), default=0.0)
-        return f"No combination here reaches {target}" + (f"; the best has {number(best)}" if best else "")
-    if len(good) == len(grid.cells):
-        return f"Every combination here reaches {target}"
-    steps = _smallest_steps(good, now) if now is not None and now not in good else ""
-    return f"{len(good)} of {len(grid.cells)} combinations reach {target}{steps}"
-
-
-def _smallest_steps(good: list[SweepRow], now: SweepRow) -> str:
-    speeds = [row.storage_read_bytes_per_s for row in good if row.ram_cap_bytes == now.ram_cap_bytes]
-    caps = [row.ram_cap_bytes for row in good if row.storage_read_bytes_per_s == now.storage_read_bytes_per_s]
-    steps = []
-    if speeds:
-        steps.append(f"at {round_bytes(now.ram_cap_bytes)} from {round_rate(min(speeds))}")
-    if caps:
-        steps.append(f"at {round_rate(now.storage_read_bytes_per_s)} from {round_bytes(min(caps))}")
-    return f": {', '.join(steps)}" if steps else ": it takes both more RAM and a faster SSD"
-
-
-def range_finding(grid: Grid) -> str:
-    """The finding over a sweep's heat map."""
-    if not grid.runs:
-        return "Nothing here can run"
-    speeds = [row.tokens_per_s for row in grid.runs]
-    blocked = len(grid.cells) - len(speeds)
-    tail = f"; {blocked} of {len(grid.cells)} combinations cannot run" if blocked else ""
-    policies = f"{grid.cache_policy} and {grid.prefetch_policy}"
-    return f"{number(min(speeds))} to {number(max(speeds))} tokens/s with {policies}{tail}"
-
-
-def sweep_headline(rows: Sequence[SweepRow]) -> str:
-    """The range of a sweep's speeds."""
-    speeds = [row.tokens_per_s for row in rows if row.verdict != "cannot_run"]
-    if not speeds:
-        return "Nothing here can run"
-    return f"{number(min(speeds))} to {number(max(speeds))} tokens/s"
-
-
-def sweep_reason(rows: Sequence[SweepRow]) -> str:
-    """Where the fastest row of a sweep stands: the smallest cap, then the slowest storage, that has its speed."""
-    best = max((row.tokens_per_s for row in rows), default=0.0)
-    if best <= 0:
-        return ""
-    fastest = [row for row in rows if row.tokens_per_s >= best * (1 - 1e-9)]
-    row = min(fastest, key=lambda row: (row.ram_cap_bytes, row.storage_read_bytes_per_s))
-    where = f"{round_bytes(row.ram_cap_bytes)} of RAM and storage that reads {round_rate(row.storage_read_bytes_per_s)}"
-    return f"The fastest starts at {where}, with {row.cache_policy} and {row.prefetch_policy}."
 
 
 def _trimmed(text: str) -> str:

@@ -116,25 +116,27 @@ class Machine:
         n_starting = min(burst.n_left, self._n_idle_lanes)
         self._n_idle_lanes -= n_starting
         self._waiting.extend([burst] * (burst.n_left - n_starting))
-        for _piece in range(n_starting):
-            self._enter_lane(burst)
+        if n_starting:
+            self._enter_lanes(burst, n_starting)
 
-    def _enter_lane(self, burst: Burst) -> None:
+    def _enter_lanes(self, burst: Burst, n_pieces: int) -> None:
+        """Pieces that take lanes at once leave them at once: one event for all."""
         if self.lane_s > 0:
-            self.storage_clock.after(self.lane_s).callbacks.append(partial(self._enter_bus, burst))
+            self.storage_clock.after(self.lane_s).callbacks.append(partial(self._enter_bus, burst, n_pieces))
         else:
-            self._enter_bus(burst)
+            self._enter_bus(burst, n_pieces)
 
-    def _enter_bus(self, burst: Burst, _: simpy.Event | None = None) -> None:
-        """The one bus serves in order of asking; the lane is taken until it has."""
+    def _enter_bus(self, burst: Burst, n_pieces: int, _: simpy.Event | None = None) -> None:
+        """The one bus serves in order of asking; a lane is taken until it has."""
         now_s = self.storage_clock.now()
-        self._bus_free_s = max(self._bus_free_s, now_s) + self.bus_s
-        self.storage_clock.after(self._bus_free_s - now_s).callbacks.append(partial(self._leave, burst))
+        for _piece in range(n_pieces):
+            self._bus_free_s = max(self._bus_free_s, now_s) + self.bus_s
+            self.storage_clock.after(self._bus_free_s - now_s).callbacks.append(partial(self._leave, burst))
 
     def _leave(self, burst: Burst, _: simpy.Event) -> None:
         """The next piece takes the lane; this one has arrived, or does so late behind a limiter."""
         if self._waiting:
-            self._enter_lane(self._waiting.popleft())
+            self._enter_lanes(self._waiting.popleft(), 1)
         else:
             self._n_idle_lanes += 1
         if self.lag_s > 0:

@@ -19,6 +19,7 @@ import numpy as np
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.storage import StorageModel
 from simulator.engine_fast import Decisions, FastEngine
+from simulator.engine_simpy import OnStep, ignore_steps
 from simulator.mapped_file import mapped_file
 from simulator.page_cache import PAGE_BYTES, Eviction, PageCache, Touched
 from simulator.question import Prepared, Question
@@ -71,14 +72,14 @@ def _window_pages(read_ahead_bytes: int) -> int:
 class MappedEngine:
     """The pages of every step, found once; times for any rates."""
 
-    def __init__(self, prepared: Prepared, mapping: Mapping) -> None:
-        """prepared has a scenario."""
+    def __init__(self, prepared: Prepared, mapping: Mapping, on_step: OnStep = ignore_steps) -> None:
+        """prepared has a scenario; on_step watches the replay."""
         assert prepared.scenario is not None
         self.mapping, self.prepared = mapping, prepared
         self.scenario: Scenario = replace(prepared.scenario, preloaded=True, n_slots=_all_experts(prepared.scenario))
         self._compute = FastEngine(self.scenario)
         self.capacity_pages = max(0, prepared.plan.memory.cache_bytes - mapping.other_bytes) // PAGE_BYTES
-        self.touched = self._replay()
+        self.touched = self._replay(on_step)
 
     @property
     def decisions(self) -> Decisions:
@@ -160,7 +161,7 @@ class MappedEngine:
         question = self.prepared.question
         return question.n_threads or question.profile.cpu.threads
 
-    def _replay(self) -> tuple[Touched, ...]:
+    def _replay(self, on_step: OnStep) -> tuple[Touched, ...]:
         file, trace = mapped_file(self.scenario.model), self.prepared.question.trace
         cache = PageCache(file.n_pages, self.capacity_pages, self.mapping.load_window_pages, self.mapping.eviction)
         ids = None if trace is None else trace.token_id
@@ -173,7 +174,11 @@ class MappedEngine:
             token_ids = [0] * step.n_tokens if ids is None else ids[step.tokens.start : step.tokens.stop].tolist()
             return cache.touch(file.runs(step.rows, token_ids))
 
-        return tuple(touch(step) for step in self.scenario.steps)
+        touched = []
+        for step in self.scenario.steps:
+            touched.append(touch(step))
+            on_step(len(touched), len(self.scenario.steps))
+        return tuple(touched)
 
 
 def _ratio(changed: float, central: float) -> float:

@@ -71,11 +71,11 @@ def plan_memory(
     if storage > free_storage_bytes:
         return MemoryPlan("cannot_run", n_slots, memory, "storage_capacity", _no_room(storage, free_storage_bytes))
     if left < 0:
+        row = f" + buffers for one row of experts {format_bytes(buffers)}" if model.experts is not None else ""
         text = (
             f"resident: dense part {format_bytes(dense)} + KV at context {context} {format_bytes(kv)} + activations "
-            f"{format_bytes(activation)} + buffers for one row of experts {format_bytes(buffers)} = "
-            f"{format_bytes(fixed + buffers)}, the RAM cap is {format_bytes(ram_cap_bytes)}: "
-            f"{format_bytes(-left)} are missing"
+            f"{format_bytes(activation)}{row} = {format_bytes(fixed + buffers)}, the RAM cap is "
+            f"{format_bytes(ram_cap_bytes)}: {format_bytes(-left)} are missing"
         )
         return MemoryPlan("cannot_run", 0, memory, "ram_floor", text)
     return MemoryPlan("resident" if fits_whole else "streams", n_slots, memory)

@@ -11,6 +11,9 @@ from simulator.result import SCHEMA_VERSION, Interval, Result, RowVerdict, Sweep
 
 Decision = Literal["yes", "likely", "no", "cannot_run"]
 Search = Literal["bisected", "scanned"]
+ChangeKind = Literal["setting", "quality", "hardware", "other_device"]
+# In the order of what they cost: nothing; quality of the answers; money; what this device cannot have or nobody sells.
+CHANGE_KINDS: tuple[ChangeKind, ...] = ("setting", "quality", "hardware", "other_device")
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,8 @@ class Change:
     One single change that is asked for the target.
 
     what: the thing that changes; before, after: with units; ratio: after / before (>= 1, the size of the wish);
-    reaches: whether the target is reached with it; result: the speed with it, None where it cannot run.
+    reaches: whether the target is reached with it; tokens_per_s: the speed with it, None where it cannot run;
+    kind: see CHANGE_KINDS; price: of the cheapest parts of the price list that do, None without a list or such parts.
     """
 
     what: str
@@ -29,6 +33,8 @@ class Change:
     reaches: bool
     tokens_per_s: Interval | None
     note: str = ""
+    kind: ChangeKind = "hardware"
+    price: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,16 @@ class Limit:
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A RAM cap and the least storage speed that meets the target with it; no other point has less of both."""
+    """
+    A RAM cap and the least storage speed that meets the target with it; no other point has less of both.
+
+    note: why this device cannot have it, or nobody sells it; empty where it can be had.
+    """
 
     ram_cap_bytes: int
     storage_read_bytes_per_s: float
     tokens_per_s: Interval
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,10 @@ class Purchase:
 
 @dataclass(frozen=True)
 class Shopping:
-    """The purchases that meet the target, cheapest first (for each storage and compute the cheapest RAM)."""
+    """
+    The purchases that meet the target, cheapest first: for each storage and compute the cheapest RAM; none that a
+    cheaper one nearly matches in speed, and nothing but today's parts, at no price, where these do.
+    """
 
     currency: str
     purchases: tuple[Purchase, ...]
@@ -104,15 +118,26 @@ class Shopping:
 
 
 @dataclass(frozen=True)
+class StorageCeiling:
+    """The most bytes per second that a device's kind of storage can read; text: whose ceiling it is."""
+
+    bytes_per_s: float
+    text: str
+
+
+@dataclass(frozen=True)
 class PlanResult:
     """
     The answer to "does it reach the target, and what would have to change?".
 
     decision: yes (the low end of the interval reaches the target, and the hit rates are the model's own or do not
-    matter), likely (the value reaches it), no, cannot_run;
-    changes: the single changes that reach the target, cheapest first, then those that do not;
+    matter), likely (the value reaches it), no, cannot_run (also where the device as bought has less RAM than it takes,
+    see Result.beyond_device);
+    changes: the single changes that reach the target, in the order of CHANGE_KINDS, within one by price where there is
+    one, else by ratio; then those that do not;
     limits, front: what the target asks at least, None and empty for a model that the storage cannot hold;
-    shopping: only where prices were given.
+    shopping: only where prices were given; currency: of every price;
+    available_ram_bytes: what the device leaves to a program; storage_ceiling: of the device's kind of storage.
     """
 
     target_tokens_per_s: float
@@ -123,6 +148,9 @@ class PlanResult:
     limits: tuple[Limit, ...] = ()
     front: Front | None = None
     shopping: Shopping | None = None
+    currency: str = ""
+    available_ram_bytes: int | None = None
+    storage_ceiling: StorageCeiling | None = None
     schema_version: int = SCHEMA_VERSION
 
     def as_json(self) -> dict[str, Any]:

@@ -21,6 +21,8 @@ def check_prefetch(model: ModelSpec, name: str) -> None:
     """Raises InputError for an unknown policy, or one that the model's router cannot serve."""
     if name not in PREFETCH_POLICIES:
         raise InputError("--prefetch", "must be a known prefetch policy", repr(name), nearest(name, PREFETCH_POLICIES))
+    if name == PRE_ATTENTION and model.experts is None:
+        raise InputError("--prefetch", f"must be none: the dense model {model.name} has no experts to read", repr(name))
     if name == PRE_ATTENTION and default_prefetch(model) != PRE_ATTENTION:
         raise InputError(
             "--prefetch",

@@ -26,7 +26,11 @@ class Interval:
 
 @dataclass(frozen=True)
 class CacheResult:
-    """Expert cache over the decode tokens: an expert of a row counts as one hit or one miss."""
+    """
+    Expert cache over the decode tokens: an expert of a row counts as one hit or one miss.
+
+    is_upper_bound: the policy is told the future: no runtime reaches what it does.
+    """
 
     policy: str
     capacity_bytes: int
@@ -37,6 +41,7 @@ class CacheResult:
     bytes_read: int
     bytes_wasted: int
     bytes_read_per_token: float
+    is_upper_bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,9 @@ class Result:
     first_decode_tokens_per_s: speed of the first 16 decode tokens, which meet a cold cache unless all is resident;
     storage_read_bytes_per_s: sequential rate of the storage in this scenario; prefetch_policy: "none" is on demand;
     n_prompt_tokens: prompt of the first request, which ttft_s belongs to; page_cache: where the model file is mapped;
-    warnings: what a reader must not miss, one sentence each; small_print: the conditions, name to text.
+    warnings: what a reader must not miss, one sentence each; small_print: the conditions, name to text;
+    beyond_device: why the device as bought cannot run it, having too little RAM for what is resident: every figure is
+    then a what-if; empty where it can.
     """
 
     verdict: Verdict
@@ -126,6 +133,7 @@ class Result:
     n_prompt_tokens: int = 0
     page_cache: PageCacheResult | None = None
     warnings: tuple[str, ...] = ()
+    beyond_device: str = ""
     schema_version: int = SCHEMA_VERSION
 
     def as_json(self) -> dict[str, Any]:
@@ -139,9 +147,12 @@ class SweepRow:
     One scenario of a sweep: its inputs beside its outputs. tokens_per_s is 0 where it cannot run.
 
     verdict: failed where the inputs contradict each other, with the complaint as the reason; reason: the arithmetic
-    where the model cannot run.  The inputs hold what was in force, also where the sweep left it to the device, the
-    model or the trace (context and n_threads: None and 0 there); storage_latency_s: seconds of a request before its
-    bytes.  quantisation: type of the experts (of the FFN of a dense model).
+    where the model cannot run, or why the device as bought cannot hold it (see Result.beyond_device).  The inputs hold
+    what was in force, also where the sweep left it to the device, the model or the trace (context and n_threads: None
+    and 0 there); storage_latency_s: seconds of a request before its bytes.  quantisation: type of the experts (of the
+    FFN of a dense model).
+
+    is_upper_bound: as in CacheResult; warnings: what a reader of this row must not miss, one on a line.
     """
 
     ram_cap_bytes: int
@@ -174,3 +185,5 @@ class SweepRow:
     misses: int = 0
     storage_bytes: int = 0
     resident_bytes: int = 0
+    is_upper_bound: bool = False
+    warnings: str = ""

@@ -73,7 +73,9 @@ class Scenario:
     @cached_property
     def is_counted(self) -> np.ndarray:
         """(n_steps,) bool: decode steps after the warm-up; at least one."""
-        is_decode = np.array([step.is_decode for step in self.steps], dtype=bool)
+        from simulator.trace_steps import StepColumns  # which makes steps
+
+        is_decode = StepColumns.of(self.steps).is_decode
         return is_decode & (np.cumsum(is_decode) > self.n_warm_up_tokens)
 
 

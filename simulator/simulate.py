@@ -2,20 +2,31 @@
 simulate(question) -> Result: the answer with its interval, its bound, its warnings and its small print.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
-from simulator.engine_fast import Decisions, FastEngine
+from simulator.counted_time import CountedTime
+from simulator.engine_fast import FastEngine
 from simulator.engine_simpy import OnStep, ignore_steps, simulate_simpy
 from simulator.mapped import MappedEngine, mapping_of
+from simulator.prefetch import check_prefetch
 from simulator.question import Prepared, Question, drawn_devices, prepare, question_rates, with_what_ifs
 from simulator.result import Bound, CacheResult, Interval, LayerResult, Result
 from simulator.scenario import Scenario
-from simulator.small_print import is_stand_in, mapped_small_print, small_print, warnings_of
+from simulator.small_print import (
+    beyond_device,
+    is_stand_in,
+    is_upper_bound,
+    mapped_small_print,
+    small_print,
+    warnings_of,
+)
+from simulator.sweeps.replay import lean_replay
 from simulator.timeline import COMPUTE_OPS, Timeline
 
 Engine = Literal["simpy", "fast"]
@@ -24,19 +35,13 @@ N_SAMPLES = 200  # Monte Carlo draws; the ends of the interval move by about 2 %
 FIRST_TOKENS = 16
 
 
-class Timed(Protocol):
-    """An engine whose decisions are made: the times of its scenario for any rates."""
-
-    scenario: Scenario
-
-    def timeline(self, rates: DeviceRates, gate_sparsity: float | None = None) -> Timeline:
-        """See FastEngine."""
+Seconds = Callable[[DeviceRates, float | None], float]  # of some steps on a device, with a gate sparsity
 
 
 def simulate(
     question: Question,
     *,
-    engine: Engine = "simpy",
+    engine: Engine | None = None,
     n_samples: int = N_SAMPLES,
     seed: int = 0,
     on_step: OnStep = ignore_steps,
@@ -46,25 +51,33 @@ def simulate(
     The answer to a question; an infeasible one is answered too, with its arithmetic.
 
     The engine computes the central timeline; the intervals come from n_samples draws of the stated uncertainties,
-    timed by the fast engine with the same decisions.  on_step watches the SimPy engine.  The layout `mmap` has an
-    engine of its own; read_ahead_bytes: for that one, None takes the profile's.
+    timed in closed form with the same decisions.  on_step watches the SimPy engine, and the replay of a mapped
+    file.  The layout `mmap` has an engine of its own and takes no other (engine must be None, else InputError; None is
+    simpy elsewhere); read_ahead_bytes: for that one, None takes the profile's.
     """
-    prepared = prepare(question)
+    if question.layout == "mmap" and engine is not None:
+        advice = "page faults have an engine of their own, mapped"
+        raise InputError("--engine", "must be left out with --layout mmap", repr(engine), advice)
+    check_prefetch(question.model, question.prefetch)
+    prepared = prepare(question, lean_replay(question))
     if prepared.scenario is None:
         return cannot_run(prepared)
     if question.layout == "mmap":
-        return simulate_mapped(MappedEngine(prepared, mapping_of(question, read_ahead_bytes)), n_samples, seed)
+        mapping = mapping_of(question, read_ahead_bytes)
+        return simulate_mapped(MappedEngine(prepared, mapping, on_step), n_samples, seed)
+    engine = engine or "simpy"
     scenario = prepared.scenario
     timeline = simulate_simpy(scenario, on_step) if engine == "simpy" else FastEngine(scenario).timeline(scenario.rates)
-    fast = FastEngine(scenario, Decisions(timeline.n_misses, timeline.n_used))
-    speed, ttft = intervals(fast, question, n_samples, seed, prefill_engine(scenario))
+    decode, n_tokens = CountedTime(scenario, timeline.n_misses), int(scenario.is_counted.sum())
+    speed, ttft = intervals(decode.seconds, n_tokens, question, n_samples, seed, prefill_seconds(scenario))
     return replace(
         _summary(prepared, scenario, timeline),
         tokens_per_s=replace(speed, value=tokens_per_s(timeline, scenario.is_counted)),
         ttft_s=ttft,
-        bound_by=bound_by(fast, scenario),
+        bound_by=bound_by(decode.seconds, scenario),
         small_print=small_print(prepared, engine, n_samples, seed),
-        warnings=(*warnings_of(prepared), *_if_misses_double(fast, prepared)),
+        warnings=(*warnings_of(prepared), *_if_misses_double(timeline, prepared)),
+        beyond_device=beyond_device(prepared),
     )
 
 
@@ -75,29 +88,36 @@ def simulate_mapped(mapped: MappedEngine, n_samples: int = N_SAMPLES, seed: int 
     first_decode = next(i for i, step in enumerate(scenario.steps) if step.is_decode)
     prompt = replace(scenario, steps=scenario.steps[:first_decode], n_warm_up_tokens=0)
     prefill = MappedEngine(replace(prepared, scenario=prompt), mapped.mapping) if first_decode else None
-    speed, ttft = intervals(mapped, prepared.question, n_samples, seed, prefill)
+
+    def seconds(rates: DeviceRates, gate_sparsity: float | None) -> float:
+        return float(mapped.timeline(rates, gate_sparsity).step_s[scenario.is_counted].sum())
+
+    speed, ttft = intervals(
+        seconds, int(scenario.is_counted.sum()), prepared.question, n_samples, seed,
+        None if prefill is None else lambda *drawn: float(prefill.timeline(*drawn).step_s.sum()),
+    )  # fmt: skip
     page_cache = mapped.page_cache_result()
     return replace(
         _summary(prepared, scenario, timeline),
         tokens_per_s=replace(speed, value=tokens_per_s(timeline, scenario.is_counted)),
         ttft_s=ttft,
-        bound_by=bound_by(mapped, scenario),
+        bound_by=bound_by(seconds, scenario),
         cache=mapped.cache_result(),
         layers=(),
         page_cache=page_cache,
-        small_print=small_print(prepared, "mapped", n_samples, seed) | mapped_small_print(page_cache),
+        small_print=small_print(prepared, "mapped", n_samples, seed) | mapped_small_print(page_cache, scenario.model),
         warnings=tuple(warnings_of(prepared)),
+        beyond_device=beyond_device(prepared),
     )
 
 
-def _if_misses_double(fast: FastEngine, prepared: Prepared) -> tuple[str, ...]:
+def _if_misses_double(timeline: Timeline, prepared: Prepared) -> tuple[str, ...]:
     """With routing that is a stand-in: the speed if twice as many experts missed, a measure of what hangs on it."""
-    if not is_stand_in(prepared.question) or not fast.decisions.n_misses.any():
+    scenario = prepared.scenario
+    if scenario is None or not is_stand_in(prepared.question) or not timeline.n_misses.any():
         return ()
-    used = fast.decisions.n_used
-    twice = Decisions(np.minimum(2 * fast.decisions.n_misses, used), used)
-    worse = FastEngine(fast.scenario, twice)
-    speed = tokens_per_s(worse.timeline(fast.scenario.rates), fast.scenario.is_counted)
+    worse = CountedTime(scenario, np.minimum(2 * timeline.n_misses, timeline.n_used))
+    speed = worse.n_tokens / worse.seconds(scenario.rates)
     return (f"With twice the stand-in's misses in each layer (at most all of its experts): {speed:.3g} tokens/s.",)
 
 
@@ -127,7 +147,7 @@ def tokens_per_s(timeline: Timeline, is_counted: np.ndarray) -> float:
     return float(is_counted.sum() / timeline.step_s[is_counted].sum())
 
 
-def prefill_engine(scenario: Scenario) -> FastEngine | None:
+def prefill_seconds(scenario: Scenario) -> Seconds | None:
     """
     The first request's prompt alone on a cold cache, also where the rest of the run is preloaded; None without one.
 
@@ -136,28 +156,29 @@ def prefill_engine(scenario: Scenario) -> FastEngine | None:
     first_decode = next(i for i, step in enumerate(scenario.steps) if step.is_decode)
     if not first_decode:
         return None
-    return FastEngine(replace(scenario, steps=scenario.steps[:first_decode], preloaded=False, n_warm_up_tokens=0))
+    prompt = replace(scenario, steps=scenario.steps[:first_decode], preloaded=False, n_warm_up_tokens=0)
+    engine = FastEngine(prompt)
+    return lambda rates, gate_sparsity: float(engine.timeline(rates, gate_sparsity).step_s.sum())
 
 
 def intervals(
-    fast: Timed, question: Question, n_samples: int, seed: int, prefill: Timed | None = None
+    decode: Seconds, n_tokens: int, question: Question, n_samples: int, seed: int, prompt: Seconds | None
 ) -> tuple[Interval, Interval | None]:
     """
     Central tokens/s and TTFT, each with the 10th and 90th percentile over draws of the stated uncertainties.
 
-    Drawn are the profile's figures and the model's gate sparsity; the interval always holds the central value.
+    decode: seconds of the n_tokens counted tokens; prompt: of the first prompt.  Drawn are the profile's figures and
+    the model's gate sparsity; the interval always holds the central value.
     """
-    counted, central = fast.scenario.is_counted, question_rates(question)
+    central = question_rates(question), None
     speeds, firsts = [], []
     for device, sparsity in drawn_devices(question, n_samples, seed)[1:]:
         drawn = with_what_ifs(question, device)
-        speeds.append(tokens_per_s(fast.timeline(drawn, sparsity), counted))
-        if prefill is not None:
-            firsts.append(float(prefill.timeline(drawn, sparsity).step_s.sum()))
-    speed = interval_of(tokens_per_s(fast.timeline(central), counted), speeds)
-    if prefill is None:
-        return speed, None
-    return speed, interval_of(float(prefill.timeline(central).step_s.sum()), firsts)
+        speeds.append(n_tokens / decode(drawn, sparsity))
+        if prompt is not None:
+            firsts.append(prompt(drawn, sparsity))
+    speed = interval_of(n_tokens / decode(*central), speeds)
+    return speed, None if prompt is None else interval_of(prompt(*central), firsts)
 
 
 def interval_of(value: float, draws: list[float]) -> Interval:
@@ -168,14 +189,10 @@ def interval_of(value: float, draws: list[float]) -> Interval:
     return Interval(value, float(min(low, value)), float(max(high, value)))
 
 
-def bound_by(fast: Timed, scenario: Scenario) -> Bound:
+def bound_by(decode: Seconds, scenario: Scenario) -> Bound:
     """The resource whose doubling (for latency: halving) saves the most time; ties go to the first."""
-
-    def seconds(changed: DeviceRates) -> float:
-        return float(fast.timeline(changed).step_s[scenario.is_counted].sum())
-
     twice = twice_as_fast(scenario.rates)
-    return min(twice, key=lambda name: seconds(twice[name]))
+    return min(twice, key=lambda name: decode(twice[name], None))
 
 
 def twice_as_fast(rates: DeviceRates) -> dict[Bound, DeviceRates]:
@@ -237,6 +254,7 @@ def cache_result(prepared: Prepared, timeline: Timeline, counted: np.ndarray) ->
         bytes_read=n_misses * prepared.layout.padded_bytes,
         bytes_wasted=0,
         bytes_read_per_token=n_misses * prepared.layout.padded_bytes / int(counted.sum()),
+        is_upper_bound=is_upper_bound(prepared.question),
     )
 
 

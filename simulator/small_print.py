@@ -2,6 +2,8 @@
 
 from moeplan.quantity import format_bytes, format_rate
 from simulator.memory import lap_slots
+from simulator.model.spec import ModelSpec
+from simulator.policies import OFFLINE_POLICIES
 from simulator.prefetch import PREFETCH_POLICIES
 from simulator.question import Prepared, Question, available_ram_bytes
 from simulator.result import PageCacheResult
@@ -9,6 +11,11 @@ from simulator.scenario import WARM_UP_FRAC
 from simulator.trace_steps import StepColumns
 
 PAGE_BYTES = 4096
+ENGINES = {
+    "simpy": "event by event",
+    "fast": "in closed form, equal to the event simulation",
+    "mapped": "page faults replayed, their reads added to compute",
+}
 NEAR_CLIFF_FACTOR = 1.25  # slots within this factor above a cliff are called near it
 
 
@@ -33,10 +40,10 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
         "storage": f"{profile.storage.kind}"
         + (f", sequential read set to {format_rate(rate)}, latencies unchanged" if rate else "")
         + (f", behind a limiter of {format_rate(limit)}" if limit else ""),
-        "context": f"{contexts[0]} to {contexts.max()} tokens" + _why_context(question),
+        "context": f"{contexts[0] - 1} tokens in the KV cache when decode begins, up to {contexts.max()} at its end"
+        + _why_context(question),
         "tokens": f"{len(contexts)} decode tokens, {n_prompt} prompt tokens in chunks of at most {largest}, one stream",
-        "first_token": f"after the trace's own first prompt of {first} tokens"
-        + ("" if question.layout == "mmap" else ", on an empty expert cache whatever the start; dense part loaded"),
+        "first_token": _first_token(question, first),
         "start": _start(prepared),
         "lm_head": "predictor on: lossy" if question.lm_head_predictor else "full",
     }
@@ -45,16 +52,29 @@ def small_print(prepared: Prepared, engine: str, n_samples: int, seed: int) -> d
         text |= {
             "expert_layout": f"{prepared.layout.name}: {prepared.layout.n_requests} read(s) of "
             f"{format_bytes(prepared.layout.request_bytes)} per expert",
-            "cache": f"{question.cache_policy}, {prepared.plan.n_slots} experts",
+            "cache": f"{question.cache_policy}, {prepared.plan.n_slots} experts"
+            + ("; told the future: a bound that no runtime reaches" if is_upper_bound(question) else ""),
             "prefetch": f"{question.prefetch}: {PREFETCH_POLICIES[question.prefetch]}",
             "gate_sparsity": f"{model.experts.gate_sparsity.value:.2f} of the gate neurons are zero",
             "routing": _origin(question) + (f", a stand-in for {model.name}" if is_stand_in(question) else ""),
             "trace_source": f"{header.source} ({header.licence}); recorded by {header.engine}",
         }
     if n_samples:
-        text["interval"] = f"80 %: {n_samples} draws of the stated uncertainties, seed {seed}; routing is fixed"
-        text["engine"] = engine
+        fixed = "" if model.experts is None else "; routing is fixed"
+        text["interval"] = f"80 %: {n_samples} draws of the stated uncertainties, seed {seed}{fixed}"
+        text["engine"] = f"{engine} ({ENGINES[engine]})"
     return text
+
+
+def _first_token(question: Question, n_prompt: int) -> str:
+    if question.trace is None:
+        return f"after a prompt of {n_prompt} tokens" + ("" if question.layout == "mmap" else ", all weights loaded")
+    prompt = f"after the trace's own first prompt of {n_prompt} tokens"
+    if question.layout == "mmap":
+        return prompt
+    if question.model.experts is None:
+        return f"{prompt}, all weights loaded"
+    return f"{prompt}, on an empty expert cache whatever the start; dense part loaded"
 
 
 def _compute_source(prepared: Prepared) -> str:
@@ -64,15 +84,17 @@ def _compute_source(prepared: Prepared) -> str:
     return f"measured times of the kernels of {table.engine}; the roofline for what was not measured"
 
 
-def mapped_small_print(page_cache: PageCacheResult) -> dict[str, str]:
+def mapped_small_print(page_cache: PageCacheResult, model: ModelSpec) -> dict[str, str]:
     """What differs where the operating system reads a mapped file."""
     window = page_cache.window_bytes
     read = "the missing page only" if window <= PAGE_BYTES else f"{format_bytes(window)} around the missing page"
+    has_experts = model.experts is not None
     return {
-        "expert_layout": "mmap: the model file is mapped, its experts in three tensors a layer",
+        "expert_layout" if has_experts else "file": "mmap: the model file is mapped"
+        + (", its experts in three tensors a layer" if has_experts else ""),
         "cache": f"page cache of {format_bytes(page_cache.capacity_bytes)}, {page_cache.eviction}; hits and misses are "
         f"pages, a fault reads {read}",
-        "prefetch": "none but the kernel's read-ahead, which knows nothing of experts",
+        "prefetch": "none but the kernel's read-ahead" + (", which knows nothing of experts" if has_experts else ""),
     }
 
 
@@ -88,6 +110,11 @@ def is_stand_in(question: Question) -> bool:
     return trace is not None and question.model.experts is not None and trace.header.model != question.model.name
 
 
+def is_upper_bound(question: Question) -> bool:
+    """Whether the cache is told the future: a bound on what any cache can do, not a speed that a runtime reaches."""
+    return question.model.experts is not None and question.cache_policy in OFFLINE_POLICIES
+
+
 def _origin(question: Question) -> str:
     """Recorded from a model, or made up."""
     assert question.trace is not None
@@ -101,8 +128,10 @@ def _start(prepared: Prepared) -> str:
         return f"{prepared.question.start}; the first {counted} decode tokens run and do not count"
     if prepared.question.start == "cold":
         return "cold: the cache is empty at the first token, everything counts"
+    if prepared.question.model.experts is None and prepared.question.layout == "mmap":
+        return "warm: every page of the file was touched once before the first token"
     if prepared.question.model.experts is None:
-        return "all weights are in RAM"
+        return "all weights are in RAM" if prepared.scenario is not None else "all weights have to be in RAM"
     if prepared.plan.verdict == "resident":
         return "warm: all experts are loaded before the first token"
     return f"warm: the first {WARM_UP_FRAC:.0%} of the decode tokens fill the cache and do not count in tokens/s"
@@ -114,9 +143,16 @@ def warnings_of(prepared: Prepared) -> list[str]:
     found: list[str] = []
     available = available_ram_bytes(question.profile)
     if question.cap_bytes > available:
+        taken = format_bytes(plan.memory.resident_bytes)
+        fits = "" if beyond_device(prepared) else f"; the model takes {taken} and fits"
         found.append(
             f"The RAM cap of {format_bytes(question.cap_bytes)} is more than the {format_bytes(available)} that "
-            f"{question.profile.title} leaves to a program."
+            f"{question.profile.title} leaves to a program{fits}."
+        )
+    if is_upper_bound(question):
+        found.append(
+            f"{question.cache_policy} is told the future and so misses least: a bound that no runtime reaches, not a "
+            "speed to expect."
         )
     if plan.verdict == "streams" and question.layout != "mmap":
         found += _cliffs(prepared)
@@ -129,6 +165,26 @@ def warnings_of(prepared: Prepared) -> list[str]:
     if trace is not None and "adapted" in trace.header.conditions:
         found.append(f"The trace was adapted: {trace.header.conditions['adapted']}.")
     return found
+
+
+def beyond_device(prepared: Prepared) -> str:
+    """
+    Why the device as bought cannot hold what is resident, with the arithmetic; empty where it can.
+
+    A RAM cap above what the device leaves is a question about another device, unless the model takes less than that.
+    """
+    profile, resident = prepared.question.profile, prepared.plan.memory.resident_bytes
+    available = available_ram_bytes(profile)
+    if resident <= available:
+        return ""
+    ram = profile.ram
+    limit = ram.app_memory_limit_bytes
+    capped = "" if limit is None else f" and lets one program have {format_bytes(limit)} at most"
+    return (
+        f"{profile.title} has {format_bytes(ram.size_bytes)} of RAM; its system keeps "
+        f"{format_bytes(ram.os_reserved_bytes)}{capped}: {format_bytes(available)} are left, and this takes "
+        f"{format_bytes(resident)}."
+    )
 
 
 def _cliffs(prepared: Prepared) -> list[str]:
@@ -149,7 +205,7 @@ def _cliffs(prepared: Prepared) -> list[str]:
                 f"Near the cliff: the cache holds {n_slots} experts, one lap of the model takes {lap}; at {no_hits} "
                 f"and below a global LRU gets no hits at all."
             ]
-    elif n_slots < NEAR_CLIFF_FACTOR * lap:
+    elif prepared.question.cache_policy == "lru-per-layer" and n_slots < NEAR_CLIFF_FACTOR * lap:
         place = "Below" if n_slots < lap else "Near"
         return [
             f"{place} the cliff: the cache holds {n_slots / prepared.question.model.n_moe_layers:.1f} experts a layer, "

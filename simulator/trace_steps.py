@@ -63,6 +63,7 @@ class TraceSteps(Sequence[Step]):
     """The steps that simulator.scenario.steps_of cuts, as columns."""
 
     def __init__(self, trace: RoutingTrace, context: int | None, chunk_tokens: int) -> None:
+        self.trace, self.chunk_tokens = trace, chunk_tokens
         self._expert_ids, self.columns = trace.expert_ids, _columns(trace, context, chunk_tokens)
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from traces.store import write_trace
 from traces.synthetic import synthesize
 
-N_CONTEXTS = 26  # chunks of the sweep below, and more heat maps than a report has
+N_CONTEXTS = 26  # chunks of the sweep below
 ROWS_PER_CHUNK = 3 * 2 * 3  # RAM caps, threads, storage speeds
 PATIENCE_S = 120.0
 
@@ -34,7 +34,7 @@ def command(trace: Path, folder: Path, *more: str) -> list[str]:
         *(sys.executable, "-m", "command_line.app", "sweep", "--model", "smallthinker-4b-a0.6b"),
         *("--hardware", "raspberry-pi-5-nvme", "--trace", str(trace), "--ram-cap", "128MiB,1GiB,own"),
         *("--storage-read", "0.5GB/s..4GB/s:3", "--threads", "own,3", "--output", str(folder)),
-        *("--context", ",".join(str(256 * index) for index in range(1, N_CONTEXTS + 1)), *more),
+        *("--context", ",".join(str(256 * index) for index in range(1, N_CONTEXTS + 1)), "--no-report", *more),
     ]
 
 

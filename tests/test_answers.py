@@ -42,6 +42,16 @@ def test_a_mapped_file_counts_pages(moeplan, base: list[str]) -> None:
     assert "experts;" not in words
 
 
+def test_the_answer_names_the_engine_that_ran(moeplan, base: list[str]) -> None:
+    """The one asked for, or the mapped file's own; another one for a mapped file is refused by name."""
+    asked = ["simulate", *base, "--ram-cap", "14MiB"]
+    for more, name in (([], "simpy"), (["--engine", "fast"], "fast"), (["--layout", "mmap"], "mapped")):
+        assert f"engine: {name} (" in moeplan(*asked, *more).out
+    for engine in ("fast", "simpy"):
+        refused = moeplan(*asked, "--layout", "mmap", "--engine", engine)
+        assert_one_line(refused, "--engine: must be left out with --layout mmap", repr(engine), "mapped")
+
+
 def test_the_first_token_and_a_warm_start_do_not_contradict(moeplan, base: list[str]) -> None:
     """The prompt is timed on an empty cache; the warm start is about tokens/s."""
     told = moeplan("simulate", *base, "--ram-cap", "20MiB", "--engine", "fast")

@@ -265,3 +265,13 @@ def test_a_router_after_attention_hides_nothing_and_says_so(moeplan) -> None:
     assert not any("router runs after attention" in text for text in early["warnings"])
     assert early["designs"][0]["tokens_per_s"]["value"] > late["designs"][0]["tokens_per_s"]["value"]
     assert_one_line(moeplan(*base, "--router", "beside"), "--router", "pre-attention or post-attention")
+
+
+def test_a_cap_above_what_the_device_leaves_is_said(question: Question) -> None:
+    """Once for all designs, whatever each of them takes."""
+    wish = Wish(LIKE, 4e9, top_k=(2,), ffn_size=(768,))
+    told = [design(wish, replace(question, ram_cap_bytes=n * GIB), Routing(None, SOME)).warnings for n in (4, 12)]
+    assert [any("a design that takes more than that cannot run on it" in text for text in texts) for texts in told] == [
+        False,
+        True,
+    ]

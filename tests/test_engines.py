@@ -250,3 +250,14 @@ def test_one_read_a_layer_costs_seven_events(monkeypatch: pytest.MonkeyPatch) ->
     timeline = simulate_simpy(scenario)
     assert (timeline.n_misses == 1).all()
     assert n_events <= n_tokens * (5 * 7 + 2) + 3  # and a process that starts, ends and stops the clock
+
+
+def test_a_timeline_in_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast engine times a long trace some steps at a time: bit for bit what it says of all at once."""
+    scenario = scenario_of(n_tokens=40, n_prefill=9)
+    whole = simulate_fast(scenario)
+    monkeypatch.setattr("simulator.engine_fast.BLOCK_STEPS", 7)
+    blocks = simulate_fast(scenario)
+    for name in ("step_s", "attention_s", "prefetch_s", "bubble_s", "read_busy_s"):
+        assert (getattr(whole, name) == getattr(blocks, name)).all()
+    assert all((whole.op_s[op] == blocks.op_s[op]).all() for op in whole.op_s)

@@ -12,7 +12,7 @@ from gguf import GGUFReader
 
 from moeplan.errors import InputError
 from reference_runtime.loading.gguf_weights import Weights, fingerprint, open_gguf, read_weights
-from reference_runtime.runtime import SHIPPED
+from reference_runtime.runtime_options import SHIPPED
 from reference_runtime.training.export import F32, Q8_0, Vocabulary, dequantise, main, named_tensors, write_gguf
 
 

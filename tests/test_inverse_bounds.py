@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import pytest
 from conftest import make_trace, random_trace, tiny_model
-from test_inverse import N_SAMPLES, PROFILES, quiet_question, simulated
+from inverse_questions import N_SAMPLES, PROFILES, quiet_question, simulated
 
 from hardware_profiles.kernel_table import KernelTable
 from hardware_profiles.schema import HardwareProfile
@@ -15,7 +15,8 @@ from simulator.inverse.bounded import Bounded
 from simulator.inverse.caps import CapGrid
 from simulator.inverse.front import pareto_front
 from simulator.inverse.limits import context_limit, limits, quantisation_limit, ram_limit
-from simulator.inverse.speeds import Speeds, more_slots_never_slower
+from simulator.inverse.proofs import more_slots_never_slower
+from simulator.inverse.speeds import Speeds
 from simulator.question import Question
 
 
@@ -49,13 +50,13 @@ def test_where_waking_costs_more_ram_can_be_slower_and_is_scanned() -> None:
     caps = CapGrid(Speeds(question), question).caps
     scanned = [simulated(replace(question, ram_cap_bytes=cap))[0] for cap in caps]
     assert any(after < 0.9 * before for before, after in pairwise(scanned) if before > 0)
-    assert not more_slots_never_slower(question)
+    assert not more_slots_never_slower(Speeds(question), question)
     target = 0.999 * max(scanned[:3])
     limit = ram_limit(Speeds(question, N_SAMPLES), target)
     assert limit.value == next(cap for cap, speed in zip(caps, scanned, strict=True) if speed >= target)
     assert limit.search == "scanned"
     assert "waking" in limit.grid
-    assert more_slots_never_slower(replace(question, prefetch_policy="none"))
+    assert more_slots_never_slower(Speeds(question), replace(question, prefetch_policy="none"))
 
 
 def test_without_prefetch_waking_costs_nothing_that_more_ram_brings_back() -> None:
@@ -128,3 +129,38 @@ def test_questions_of_other_values_are_let_go(monkeypatch: pytest.MonkeyPatch) -
     context_limit(speeds, speeds.speed(quiet))
     assert quantisation_limit(speeds, 2 * speeds.speed(quiet)).n_tried > 3
     assert 1 <= most[0] <= 2
+
+
+def falling_device() -> HardwareProfile:
+    """A device on which reads of 1.7 ms and more wake the thread at once, and shorter ones slowly."""
+    profile = waking_device()
+    table = profile.cpu.kernels
+    assert table is not None
+    kept = [row for row in table.rows if row.op not in ("issue", "wake")]
+    like = kept[0]
+    curve = ((1, 1e-6), (800, 1e-3), (1660, 2e-3), (1700, 1e-9))
+    rows = [
+        like.model_copy(update={"op": "wake_on_demand", "size": size, "count": count, "time": seconds})
+        for size in (4096, 2**21) for count, seconds in curve
+    ]  # fmt: skip
+    falling = table.model_copy(update={"rows": (*kept, *rows)})
+    return profile.model_copy(update={"cpu": profile.cpu.model_copy(update={"kernels": falling})})
+
+
+def test_what_is_proven_holds_for_every_draw_and_not_for_the_centre_alone() -> None:
+    """
+    At the centre two misses are read in 1.6 ms and cost more than one; in the draws of a slower storage they take
+    longer than 1.7 ms and cost less, so more RAM is not bisected where an interval has such draws.
+    """
+    trace = random_trace(3, 40, 2, 8, 2, 0)
+    question = Question(
+        tiny_model(2, 8, 2), falling_device(), trace, start="cold", prefetch_policy="none",
+        storage_read_bytes_per_s=1.05e7,
+    )  # fmt: skip
+    central, drawn = Speeds(question, 0), Speeds(question, 200)
+    read_s = central.drawn_reads(question).tables[0, 3]
+    assert read_s[1] < read_s[2] < 1.66e-3
+    assert drawn.drawn_reads(question).tables[:, 3, 2].max() > 1.7e-3
+    assert more_slots_never_slower(central, question)
+    assert not more_slots_never_slower(drawn, question)
+    assert CapGrid(drawn, question).text.endswith("the measured cost of misses falls somewhere with their number")

@@ -6,10 +6,12 @@ import pytest
 
 from hardware_profiles.catalog import load_profile
 from moeplan.errors import InputError
+from moeplan.quantity import format_bytes
+from simulator.inverse.changes import RamSearch, ram_and_storage
 from simulator.inverse.speeds import Speeds
 from simulator.model.catalog import load_model_spec
 from simulator.plan_result import PlanResult
-from simulator.planner import _ram_and_storage, _RamSearch, default_grid, plan
+from simulator.planner import default_grid, plan
 from simulator.question import Question, prepare
 from simulator.simulate import simulate
 from simulator.sweep import Grid, round_caps, round_rates, sweep
@@ -82,7 +84,7 @@ def test_storage_that_is_tried_with_more_ram_never_outruns_the_ram(question: Que
     peak = question.profile.ram.peak_bandwidth.value
     tried: list[float] = []
 
-    class Watched(_RamSearch):
+    class Watched(RamSearch):
         def least_bytes(self, question: Question, target: float) -> int | None:
             tried.append(question.storage_read_bytes_per_s or 0.0)
             return super().least_bytes(question, target)
@@ -90,18 +92,18 @@ def test_storage_that_is_tried_with_more_ram_never_outruns_the_ram(question: Que
     for share, factors in ((0.8, []), (0.6, [1.5]), (0.3, [1.5, 2.0, 3.0])):
         tried.clear()
         near = replace(question, storage_read_bytes_per_s=share * peak)
-        _ram_and_storage(Watched(Speeds(near, 0)), 8.0)
+        ram_and_storage(Watched(Speeds(near, 0)), 8.0)
         assert tried == pytest.approx([factor * share * peak for factor in factors])
 
 
-def test_free_settings_come_before_hardware_and_lossy_ones_last(question: Question) -> None:
-    """A target that prefetch and hardware both reach: the setting is offered first, what is lossy after hardware."""
+def test_settings_come_first_and_what_is_lossy_before_hardware(question: Question) -> None:
+    """A target that prefetch and hardware both reach: the setting is offered first, what is lossy before hardware."""
     slow = replace(question, prefetch_policy="none")
     answer = plan(slow, (value(slow) + value(question)) / 2, engine="fast")
     places = {change.what: index for index, change in enumerate(answer.changes)}
     assert answer.changes[places["prefetch"]].reaches
     assert answer.changes[places["RAM cap"]].reaches
-    assert places["prefetch"] < places["RAM cap"] < places["LM-head predictor"]
+    assert places["prefetch"] < places["LM-head predictor"] < places["CPU and RAM speed"]
     assert "lossy" in answer.changes[places["LM-head predictor"]].note
 
 
@@ -125,6 +127,23 @@ def test_a_target_that_is_met_asks_for_no_change(question: Question) -> None:
     own = replace(question.trace, header=replace(question.trace.header, model=question.model.name))
     assert plan(replace(question, trace=own), 0.5, engine="fast").decision == "yes"
     assert plan(replace(question, ram_cap_bytes=4 * GIB), 0.5, engine="fast").decision == "yes"
+
+
+def test_more_ram_than_the_device_has_is_no_yes(question: Question) -> None:
+    """A cap that takes more than the device leaves cannot run on it as bought; a cap that is merely larger can."""
+    ram = question.profile.ram.model_copy(update={"size": 2 * GIB})
+    small = replace(question, profile=question.profile.model_copy(update={"ram": ram}), ram_cap_bytes=4 * GIB)
+    answer = plan(small, 0.5, engine="fast", n_samples=0)
+    assert answer.decision == "cannot_run"
+    assert answer.result.verdict == "resident"
+    assert answer.result.tokens_per_s is not None
+    resident = format_bytes(answer.result.memory.resident_bytes)
+    wanted = f"has 2.00 GiB of RAM; its system keeps 819 MiB: 1.20 GiB are left, and this takes {resident}."
+    assert answer.result.beyond_device.endswith(wanted)
+    assert {row.reason for row in answer.grid if row.ram_cap_bytes == 4 * GIB} == {answer.result.beyond_device}
+    roomy = plan(replace(question, ram_cap_bytes=100 * GIB), 0.5, engine="fast", n_samples=0)
+    assert (roomy.decision, roomy.result.beyond_device) == ("yes", "")
+    assert any("and fits" in warning for warning in roomy.result.warnings)
 
 
 def test_an_impossible_target_is_said_to_be_out_of_reach(question: Question) -> None:

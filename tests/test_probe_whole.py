@@ -1,8 +1,10 @@
 """The probe from end to end, in seconds: a profile that loads, that predicts, and nothing left behind."""
 
+import hashlib
 import multiprocessing
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -30,14 +32,14 @@ from reference_runtime.probe.probe import probe
 from reference_runtime.probe.sampling import repeated
 from simulator import costs
 from simulator.model.catalog import load_model_spec
-from tests.conftest import assert_one_line
+from tests.conftest import Outcome
 
 MIB = 2**20
 
 
-def small_plan(directory: Path) -> Plan:
-    """Two small shapes, one thread, small arenas: one round in seconds."""
-    plan = make_plan(directory, FEWEST_SECONDS, [1])
+def small_plan(directory: Path, read: Path | None = None) -> Plan:
+    """Two small shapes, one thread, small arenas: one round in seconds; read: a file that is there."""
+    plan = make_plan(directory, FEWEST_SECONDS, [1], read)
     tiny = load_model_spec("tiny-smallthinker")
     assert tiny.experts is not None
     experts = tiny.experts.model_copy(update={"n_experts": 8, "ffn_size": 128})
@@ -50,7 +52,7 @@ def small_plan(directory: Path) -> Plan:
         arena_bytes=16 * MIB,
         middle_bytes=4 * MIB,
         warm_bytes=MIB,
-        file_bytes=16 * MIB,
+        file_bytes=16 * MIB if read is None else plan.file_bytes,
         chunks=(16,),
         contexts=(16, 64),
         request_bytes=(4096, 65536, MIB, 4 * MIB),
@@ -58,7 +60,7 @@ def small_plan(directory: Path) -> Plan:
         burst_bytes=(4096, 65536, MIB),
         burst_requests=(1, 2, 4),
         burst_idle_s=(0.0003, 0.001),
-        cell_s=0.01,
+        cell_s=0.03,
         n_bursts=2,
     )
 
@@ -201,16 +203,36 @@ def test_the_command_writes_a_profile_that_check_and_show_take(probed: Probed, m
     assert "Bursts: " in shown
 
 
-def test_a_full_disk_is_one_line(moeplan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    """Nothing is measured and nothing written."""
+def test_a_file_that_is_there_is_read_and_nothing_is_written(
+    moeplan: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--read FILE: it stays as it is, no file comes to stand beside it, and the profile says what was read."""
 
-    def refuse(*_: object) -> None:
-        raise InputError("--directory D", "must have 1 GiB free", "4 KiB")
+    def smaller(directory: Path, _: float, __: object, read: Path | None) -> Plan:
+        plan = small_plan(directory, read)
+        sizes = {"request_bytes": (4096, MIB), "depths": (1, 4), "burst_bytes": (65536, MIB), "burst_requests": (1, 4)}
+        return replace(plan, shapes=plan.shapes[:1], contexts=(16,), burst_idle_s=(0.001,), **sizes)
 
-    monkeypatch.setattr("reference_runtime.probe.storage.check_room", refuse)
-    done = moeplan("hardware", "probe", "--output", str(tmp_path / "p.yaml"), "--seconds", "20", "--threads", "1")
-    assert_one_line(done, "--directory D")
-    assert list(tmp_path.iterdir()) == []
+    disk, output = tmp_path / "disk", tmp_path / "mine.yaml"
+    disk.mkdir()
+    path = disk / "experts.bundle"
+    path.write_bytes(np.random.default_rng(0).bytes(20 * MIB))
+    before = hashlib.sha256(path.read_bytes()).digest(), path.stat().st_mtime_ns
+    monkeypatch.setattr("reference_runtime.probe.plan.FILE_BYTES", 8 * 16 * MIB)  # the least that is read: an eighth
+    monkeypatch.setattr("reference_runtime.probe.plan.make_plan", smaller)
+    written: list[object] = []
+    monkeypatch.setattr("reference_runtime.probe.storage._fill", lambda *args: written.append(args))
+    done = moeplan("hardware", "probe", "--output", str(output), "--read", str(path))
+    assert done.status == 0, done.err
+    assert f"reads {path} and writes nothing" in done.err
+    assert not written
+    assert (hashlib.sha256(path.read_bytes()).digest(), path.stat().st_mtime_ns) == before
+    assert list(disk.iterdir()) == [path]
+    assert sorted(tmp_path.iterdir()) == [disk, output]
+    profile = load_profile(str(output))
+    assert "disk: read from experts.bundle, 20" in profile.notes
+    assert profile.storage.table is not None
+    assert {row.request for row in profile.storage.table.rows} >= {4096, MIB}
 
 
 def test_too_little_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,11 +242,3 @@ def test_too_little_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(InputError, match=r"memory: must have .* free, got 1\.00 MiB; give fewer"):
         probe(small_plan(tmp_path), "here")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_wrong_options_are_one_line(moeplan, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """Before anything runs."""
-    output = ("hardware", "probe", "--output", str(tmp_path / "p.yaml"))
-    assert_one_line(moeplan(*output, "--threads", "1,x"), "--threads", "1,x")
-    assert_one_line(moeplan(*output, "--seconds", "1"), "--seconds", "20")
-    assert_one_line(moeplan("hardware", "probe", "--output", str(tmp_path / "p.txt")), ".yaml")

@@ -13,6 +13,7 @@ from moeplan.quantity import (
     format_params,
     format_rate,
     format_seconds,
+    format_signed,
     parse_quantity,
 )
 
@@ -112,3 +113,19 @@ def test_formatting_has_three_digits_and_the_customary_prefix() -> None:
         "0 s", "5 ns", "80.0 us", "1.25 ms", "2.31 s",
     ]  # fmt: skip
     assert [format_params(n) for n in (20.2e6, 4.03e9)] == ["20.2 M", "4.03 B"]
+
+
+def test_rounding_never_leaves_a_thousand_of_the_smaller_unit() -> None:
+    """What rounds to the next unit is written in it, and 9.996 has three digits, not four."""
+    assert [format_bytes(n) for n in (2**30 - 1, 2**20 - 1, 1023.4 * 2**20, 9.996 * 2**30)] == [
+        "1.00 GiB", "1.00 MiB", "1023 MiB", "10.0 GiB",
+    ]  # fmt: skip
+    assert [format_rate(r) for r in (999.6e6, 999.4e6, 99.96e6)] == ["1.00 GB/s", "999 MB/s", "100 MB/s"]
+    assert [format_seconds(t) for t in (0.9996, 0.9994, 999.6e-9)] == ["1.00 s", "999 ms", "1.00 us"]
+    assert [format_params(n) for n in (999.6e6, 999.4e6, 9.996e9)] == ["1.00 B", "999 M", "10.0 B"]
+
+
+def test_a_difference_has_its_sign_unless_it_is_nothing() -> None:
+    """Never -0 or +0."""
+    assert [format_signed(x) for x in (-12.4, 3.0, -0.4, 0.4, 0.0)] == ["-12", "+3", "0", "0", "0"]
+    assert [format_signed(x, 1) for x in (-0.04, -0.06)] == ["0.0", "-0.1"]

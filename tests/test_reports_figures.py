@@ -11,7 +11,7 @@ from reports.figures import _shares, layer_figure, memory_figure, time_figure
 from reports.grid import as_grids, cell_of, current_row
 from reports.heat_map import heat_map
 from reports.memory_wording import memory_rows
-from reports.wording import grid_finding, number, overlap, overlap_finding, overlap_line, percent, size
+from reports.wording import number, overlap, overlap_finding, overlap_line, percent, size
 from simulator.result import Interval, LayerResult
 
 
@@ -85,18 +85,6 @@ def test_the_current_row_is_the_plans_own_scenario() -> None:
     assert current_row(examples.resident_plan()) is None
     twice = replace(plan, grid=(*plan.grid, replace(row, storage_read_bytes_per_s=0.42e9)))
     assert current_row(twice) == row
-
-
-def test_the_grid_finding_names_the_smallest_steps() -> None:
-    """From the marked cell: the least speed at its cap and the least cap at its speed; all, some, none told apart."""
-    plan = examples.streaming_plan()
-    grid, now = as_grids(plan.grid)[0], current_row(plan)
-    assert grid_finding(grid, 15.0, now).endswith(": at 1 GiB from 1.5 GB/s, at 419 MB/s from 2 GiB")
-    assert grid_finding(grid, 19.6, now).endswith(": at 419 MB/s from 3 GiB")
-    assert grid_finding(grid, 100.0, now).startswith("No combination here reaches 100 tokens/s; the best has 19.6")
-    assert grid_finding(grid, 9.0, now) == "22 of 30 combinations reach 9 tokens/s"
-    top = as_grids(plan.grid[-6:])[0]
-    assert grid_finding(top, 15.0, None) == "Every combination here reaches 15 tokens/s"
 
 
 def test_the_heat_map_hatches_exactly_the_cells_that_cannot_run() -> None:

@@ -9,15 +9,13 @@ import pytest
 import reports_examples as examples
 from rich.console import Console
 
-from reports.design_figure import design_figure
-from reports.design_wording import design_headline, design_reason, design_target
 from reports.front_figure import front_figure
-from reports.html import write_design_report, write_plan_report, write_result_report
-from reports.inverse_terminal import render_design, render_inverse
-from reports.inverse_wording import front_finding, front_rows, limit_rows, shopping_finding, size_up
+from reports.html import write_plan_report, write_result_report
+from reports.inverse_terminal import render_inverse
+from reports.inverse_wording import front_finding, front_notes, front_rows, limit_rows, shopping_finding, size_up
 from reports.memory_wording import memory_finding, memory_rows
 from reports.terminal import render_plan
-from simulator.plan_result import Design, DesignResult, Front, FrontPoint, Limit, PlanResult, Purchase, Shopping
+from simulator.plan_result import Front, FrontPoint, Limit, PlanResult, Purchase, Shopping
 from simulator.result import CacheResult, Interval, PageCacheResult
 
 GIB = 2**30
@@ -32,7 +30,7 @@ LIMITS = (
 )
 FRONT = Front(
     (FrontPoint(GIB // 2, 2.1e9, FAST), FrontPoint(GIB, 1.3e9, FAST), FrontPoint(2 * GIB, 1e6, SAFE)),
-    (FrontPoint(GIB // 2, 2.5e9, SAFE), FrontPoint(2 * GIB, 1e6, SAFE)),
+    (FrontPoint(GIB // 2, 2.5e9, SAFE, "more than it carries"), FrontPoint(2 * GIB, 1e6, SAFE)),
     "bisected",
     "33 RAM caps",
     GIB,
@@ -75,6 +73,8 @@ def test_sizes_are_rounded_up() -> None:
     assert size_up(300 * 2**20) == "300.0 MiB"
     assert size_up(151_840) == "148.3 KiB"
     assert size_up(12) == "12 B"
+    assert size_up(GIB - 1) == "1.000 GiB"
+    assert size_up(9.9999 * GIB) == "10.00 GiB"
 
 
 def test_limits_have_units_and_say_how_they_were_found(plan: PlanResult) -> None:
@@ -89,30 +89,53 @@ def test_limits_have_units_and_say_how_they_were_found(plan: PlanResult) -> None
     assert rows["least RAM cap"].speed == "8.02 (7.20 to 8.50)"
 
 
-def test_the_front_names_its_ends_and_what_the_device_lacks() -> None:
-    """Any storage where the slowest of the grid does; more RAM than the device leaves is said."""
+def test_the_front_names_the_ends_of_what_the_device_can_have() -> None:
+    """Any storage where the slowest of the grid does; what the device cannot have is marked, and is no end."""
     ends = "512.0 MiB of RAM with storage of 2.10 GB/s to 2.000 GiB of RAM with any storage"
     assert front_finding(FRONT, 8) == f"8 tokens/s for anything from {ends}"
     rows = front_rows(FRONT)
-    assert rows[1].cautious == "2.50 GB/s"
-    assert rows[-1].ram == "2.000 GiB (more than this device leaves)"
+    assert rows[1].cautious == "2.50 GB/s (a)"
+    assert front_notes(FRONT) == ["(a) more than it carries"]
     assert [row.ram for row in front_rows(FRONT, 2)] == [rows[0].ram, rows[-1].ram]
     assert front_finding(replace(FRONT, points=()), 8).endswith("reach 8 tokens/s: compute is too slow")
     assert front_finding(replace(FRONT, points=(), starts_warm=False), 8).endswith("reach 8 tokens/s")
     one = front_finding(replace(FRONT, points=FRONT.points[:1]), 8)
     assert one == "8 tokens/s take 512.0 MiB of RAM with storage of 2.10 GB/s"
+    first, *others = FRONT.points
+    marked = replace(FRONT, points=(replace(first, note="more RAM than there is; too fast"), *others))
+    assert front_rows(marked)[0].storage == "2.10 GB/s (a) (b)"
+    assert front_finding(marked, 8).startswith(
+        "8 tokens/s for anything from 1.000 GiB of RAM with storage of 1.30 GB/s"
+    )
+    assert front_finding(marked, 8).endswith("; other pairs are not for this device")
+    nowhere = replace(FRONT, points=tuple(replace(point, note="no") for point in FRONT.points))
+    assert (
+        front_finding(nowhere, 8) == f"No RAM and storage that this device can have reach 8 tokens/s; elsewhere: {ends}"
+    )
 
 
 def test_purchases_stand_in_the_order_of_their_price(plan: PlanResult) -> None:
-    """The cheapest in the heading, the cautious one beside it; nothing to buy is said."""
+    """The cheapest in the heading, the cautious one beside it, each with what speaks against it."""
     finding = shopping_finding(SHOP, 8)
     parts = "1.686 GiB of RAM, storage 419 MB/s"
-    assert finding == f"8 tokens/s for 3.50 EUR above today's parts: {parts}; safely for 60.00 EUR"
+    safely = "safely for 60.00 EUR: 1.000 GiB of RAM, storage 3.50 GB/s (more RAM than fits)"
+    assert finding == f"8 tokens/s for 3.50 EUR above today's parts: {parts}; {safely}"
     assert "None of the parts" in shopping_finding(replace(SHOP, purchases=()), 8)
     text = printed(render_inverse, plan)
     assert text.index("3.50 EUR") < text.index("80.00 EUR")
     assert "CPU and RAM x 1.50" in " ".join(text.split())
     assert "more RAM than fits" in " ".join(text.split())
+
+
+def test_what_is_there_is_not_bought(plan: PlanResult) -> None:
+    """Today's parts at no price: nothing to buy, as predicted or safely, and no row for them."""
+    free = replace(SHOP.purchases[0], price=0.0)
+    as_predicted = replace(SHOP, purchases=(free, SHOP.purchases[2]))
+    told = "Nothing to buy: today's parts reach 8 tokens/s, as predicted; safely for 60.00 EUR"
+    assert shopping_finding(as_predicted, 8).startswith(told)
+    safe = replace(SHOP, purchases=(free, replace(free, is_cautious=True)))
+    assert shopping_finding(safe, 8) == "Nothing to buy: today's parts reach 8 tokens/s safely"
+    assert "0.00 EUR" not in printed(render_inverse, replace(plan, shopping=safe))
 
 
 def test_terminal_and_page_show_the_same_limits(plan: PlanResult, tmp_path: Path) -> None:
@@ -135,7 +158,7 @@ def test_terminal_and_page_show_the_same_limits(plan: PlanResult, tmp_path: Path
 def test_a_plan_without_them_shows_nothing_of_them(tmp_path: Path) -> None:
     """A model that the storage cannot hold has no limits."""
     bare = examples.streaming_plan()
-    assert printed(render_inverse, bare) == ""
+    assert printed(render_inverse, replace(bare, changes=())) == ""
     write_plan_report(bare, tmp_path / "plan.html")
     assert "one thing at a time" not in text_of(tmp_path / "plan.html")
 
@@ -145,97 +168,6 @@ def test_figures_are_the_same_bytes_each_time() -> None:
     for points in (FRONT.points, FRONT.points[:1], ()):
         front = replace(FRONT, points=points, cautious_points=())
         assert front_figure(front, (GIB, 419e6)) == front_figure(front, (GIB, 419e6))
-    assert design_figure(DESIGNS) == design_figure(DESIGNS)
-
-
-def design(n_experts: int, top_k: int, ffn_size: int, hidden_frac: float | None, rate: float | None, **more) -> Design:
-    """A design that runs."""
-    fields: dict = {
-        "n_params": 4 * 10**9, "n_active_params": 6 * 10**8, "expert_bytes": 2592 * ffn_size,
-        "storage_bytes": 2 * GIB, "n_slots": 300, "is_recorded": False, "verdict": "streams", "hit_rate": 0.4,
-        "t_attention_s": 4e-4, "t_prefetch_s": 8e-7 * ffn_size * top_k, "row_prefetch_s": 2e-3,
-        "tokens_per_s": FAST, "no_locality_tokens_per_s": 6.5,
-    }  # fmt: skip
-    return Design(n_experts, top_k, ffn_size, hidden_frac=hidden_frac, holds_from_bytes_per_s=rate, **(fields | more))
-
-
-DESIGNS = DesignResult(
-    (design(16, 2, 1536, 0.0, None), design(48, 2, 512, 0.4, 2e9), design(96, 2, 256, 0.95, 9e8)),
-    0.9, "4.00 B parameters", True, False, 8.0, {"device": "Some board; and more", "routing": "made up"},
-    ("No such model exists.",),
-)  # fmt: skip
-
-
-def test_a_design_says_where_it_holds_and_what_it_would_take() -> None:
-    """The largest experts for which it holds; nowhere: the design that asks least of the storage; nothing to read."""
-    assert design_headline(DESIGNS) == "Attention hides the reads of experts of up to 648 KiB"
-    assert "96 x 256, top-2" in design_reason(DESIGNS)
-    assert design_target(DESIGNS).startswith("3 of 3 designs reach 8 tokens/s.")
-    nowhere = replace(DESIGNS, designs=DESIGNS.designs[:2])
-    assert "at most 40 %" in design_reason(nowhere)
-    assert "48 x 512, top-2: there it begins with a sequential read of 2.00 GB/s" in design_reason(nowhere)
-    hopeless = replace(DESIGNS, designs=DESIGNS.designs[:1])
-    assert "none of the reads" in design_reason(hopeless)
-    assert "no storage up to the RAM's own bandwidth" in design_reason(hopeless)
-    resident = replace(DESIGNS, designs=(design(8, 2, 64, None, None, verdict="resident"),))
-    assert design_headline(resident) == "Nothing is read"
-    stuck = design(8, 2, 64, None, None, verdict="cannot_run", tokens_per_s=None, no_locality_tokens_per_s=None)
-    poor = replace(DESIGNS, designs=(replace(stuck, reason="64 MiB are missing"),))
-    assert design_headline(poor) == "Nothing here can run"
-    assert design_reason(poor) == "8 x 64, top-2: 64 MiB are missing"
-
-
-def test_without_prefetch_attention_is_not_said_to_hide_anything(tmp_path: Path) -> None:
-    """What holds is what a prefetch would do, on the terminal, on the page and where none holds."""
-    late = replace(DESIGNS, is_prefetched=False)
-    write_design_report(late, tmp_path / "late.html")
-    told, page = printed(render_design, late), text_of(tmp_path / "late.html")
-    for text in (told, page, design_reason(replace(late, designs=DESIGNS.designs[:1]))):
-        assert "Attention hides" not in text
-    assert "With a prefetch before it attention would hide the reads of experts of up to 648 KiB" in page
-    assert "Attention hides the reads of experts of up to 648 KiB" in printed(render_design, DESIGNS)
-
-
-def test_a_design_that_was_not_simulated_is_told_with_the_reason(tmp_path: Path) -> None:
-    """Beside those that were; in the row it is not called one that cannot run."""
-    many = design(999, 2, 64, None, None, verdict="failed", reason="too many", tokens_per_s=None)
-    both = replace(DESIGNS, designs=(*DESIGNS.designs, many, replace(many, n_experts=888)))
-    write_design_report(both, tmp_path / "both.html")
-    for text in (" ".join(printed(render_design, both).split()), text_of(tmp_path / "both.html")):
-        assert "Not simulated: 999 x 64, top-2; 888 x 64, top-2 (too many)" in text
-        assert "not tried" in text
-        assert "cannot run" not in text
-    assert "and be simulated" in design_headline(replace(DESIGNS, designs=(many,)))
-
-
-def test_what_is_safe_for_a_design_stands_beside_what_is_predicted(tmp_path: Path) -> None:
-    """Share and storage speed with their cautious values, on the page."""
-    safe = replace(DESIGNS.designs[2], hidden_low_frac=0.87, holds_safely_from_bytes_per_s=1.31e9)
-    result = replace(DESIGNS, designs=(safe,))
-    write_design_report(result, tmp_path / "safe.html")
-    page = text_of(tmp_path / "safe.html")
-    assert "87 %" in page
-    assert "1.31 GB/s" in page
-
-
-def test_a_larger_expert_that_holds_beside_smaller_ones_that_do_not_is_said() -> None:
-    """The share is not assumed to rise as experts get smaller."""
-    odd = replace(DESIGNS, designs=(design(48, 2, 512, 0.95, 9e8), design(96, 8, 256, 0.2, 2e9)))
-    assert "1 of the 1 designs with smaller ones miss it all the same" in design_reason(odd)
-
-
-def test_terminal_and_page_show_every_design(tmp_path: Path) -> None:
-    """Shapes, times, shares and speeds; one that cannot run has none."""
-    stuck = design(8, 2, 64, None, None, verdict="cannot_run", tokens_per_s=None, no_locality_tokens_per_s=None)
-    result = replace(DESIGNS, designs=(*DESIGNS.designs, stuck))
-    told = printed(render_design, result)
-    assert all(len(line) <= 100 for line in told.splitlines())
-    write_design_report(result, tmp_path / "design.html")
-    page = text_of(tmp_path / "design.html")
-    for text in ("no, 40 %", "yes, 95 %", "cannot run", "2.00 GB/s", "8.02 (7.20 to 8.50)", "Some board"):
-        assert text in told
-    for text in ("16 x 1536", "96 x 256", "cannot run", "2.00 GB/s", "8.02", "6.50", "No such model exists."):
-        assert text in page
 
 
 def test_a_mapped_file_is_one_row_and_counts_pages(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 import reports_examples as examples
 from rich.console import Console
 
-from reports.terminal import render_plan, render_result, render_sweep
+from reports.sweep_terminal import render_sweep
+from reports.terminal import render_plan, render_result
 
 
 def printed(render: Callable[[Console], None], width: int = 100, encoding: str = "utf-8") -> str:
@@ -41,6 +42,17 @@ def test_without_a_change_that_reaches_the_best_ones_are_named() -> None:
     text = printed(lambda console: render_plan(plan, console))
     assert "No single change reaches 15 tokens/s; the best" in text
     assert "10.4 (8.50 to 12.6)" in text
+
+
+def test_a_plan_on_a_bound_is_no_yes() -> None:
+    """A policy that is told the future reaches the target: that is all that is said."""
+    plan = examples.likely_plan()
+    assert plan.result.cache is not None
+    result = replace(plan.result, cache=replace(plan.result.cache, policy="belady", is_upper_bound=True))
+    text = printed(lambda console: render_plan(replace(plan, result=result), console))
+    assert "As a bound only: 9.42 tokens/s" in text
+    assert "A cache that is told the future reaches 9 tokens/s" in text
+    assert "belady (a bound: told the future), 384 experts" in " ".join(text.split())
 
 
 def test_cannot_run_prints_its_arithmetic_and_no_speed() -> None:
@@ -100,24 +112,3 @@ def test_the_bars_are_in_proportion() -> None:
     resident = next(line for line in lines if line.startswith("resident    "))
     assert len(storage.split()[2]) == 56
     assert resident.index("|") - 12 == round(56 * examples.GIB / 2_275_000_000)
-
-
-def test_a_sweep_is_a_matrix_per_pair_of_policies() -> None:
-    """Caps down, speeds across; x cannot run, * resident, blank not run."""
-    rows = tuple(
-        row for row in examples.sweep() if (row.ram_cap_bytes, row.storage_read_bytes_per_s) != (examples.GIB, 7e9)
-    )
-    text = printed(lambda console: render_sweep(rows, console))
-    assert text.count("RAM cap") == 2
-    lines = [line.split() for line in text.splitlines()]
-    assert ["1", "GiB", "3.85", "9.42", "13.0", "15.4", "17.6"] in lines
-    assert ["512", "MiB", *"xxxxxx"] in lines
-    assert ["3", "GiB", *["19.6*"] * 6] in lines
-
-
-def test_a_wide_sweep_is_cut_into_blocks() -> None:
-    """Sixteen speeds do not fit into 100 columns; each still appears once."""
-    rows = [replace(examples.grid()[-1], storage_read_bytes_per_s=i * 1e8) for i in range(1, 17)]
-    text = printed(lambda console: render_sweep(rows, console))
-    assert text.count("B/s") == 16 + 1
-    assert max(map(len, text.splitlines())) <= 100

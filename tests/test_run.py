@@ -15,7 +15,8 @@ from forward_oracle import SMALL, oracle, random_tokens, random_weights, vocabul
 from moeplan.errors import InputError
 from reference_runtime.loading.gguf_weights import Weights
 from reference_runtime.run import RunOutput, Task, run
-from reference_runtime.runtime import RuntimeOptions, open_runtime, prepare_store
+from reference_runtime.runtime import open_runtime
+from reference_runtime.runtime_options import RuntimeOptions, prepare_store
 from reference_runtime.training.export import F32, Q8_0, write_gguf
 from simulator.engine_fast import decide
 from simulator.expert_layout import ExpertLayout

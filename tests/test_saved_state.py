@@ -11,15 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import make_trace
 from forward_oracle import SMALL, random_tokens, random_weights, vocabulary
 from safetensors.numpy import load_file
 
 from moeplan.errors import InputError
 from reference_runtime.kv_cache import KVCache
 from reference_runtime.loading.weight_loading import open_model
-from reference_runtime.routing_replay import WRAPS
+from reference_runtime.routing_replay import WRAPS, ReplayRouter
 from reference_runtime.run import RunOutput, Task, run
-from reference_runtime.runtime import RuntimeOptions, open_runtime, prepare_store
+from reference_runtime.runtime import open_runtime
+from reference_runtime.runtime_options import RuntimeOptions, prepare_store
 from reference_runtime.saved_state import open_state, save_state
 from reference_runtime.session import Session
 from reference_runtime.training.export import Q8_0, write_gguf
@@ -154,6 +156,28 @@ def test_a_prompt_of_other_experts_is_refused(gguf: Path, state_file: Path, othe
     assert cache.n_tokens == 0
 
 
+def replayed(gguf: Path, seed: int, name: str = "t", **task: object) -> RunOutput:
+    """A short run whose experts are those of a made-up trace."""
+    ids = np.random.default_rng(seed).permuted(
+        np.tile(np.arange(CONFIG.n_experts), (N_PROMPT + 2, CONFIG.n_layers, 1)), axis=-1
+    )[..., : CONFIG.top_k]
+    router = ReplayRouter(make_trace(ids, CONFIG.n_experts), CONFIG, name)
+    return run_once(gguf, 2, router=router, label=router.label, **task)
+
+
+def test_a_replayed_routing_is_known_by_what_it_chose(gguf: Path, tmp_path: Path) -> None:
+    """Another trace of the same name is refused in one line; the same one under another name is taken."""
+    path = tmp_path / "replayed.state"
+    replayed(gguf, 0, save_state=path)
+    forced = {"state": open_state(path), "forced": TOKENS[N_PROMPT:]}
+    with pytest.raises(InputError, match=r"experts of routing replayed from t, .*got other experts of that name") as no:
+        replayed(gguf, 1, **forced)
+    assert "\n" not in str(no.value)
+    assert replayed(gguf, 0, "renamed", **forced).result.n_decode_tokens == 2
+    with pytest.raises(InputError, match="must have been fed with routing the model's own, got routing routing repl"):
+        run_once(gguf, 2, **forced)
+
+
 def test_a_small_cache_and_another_shape_are_refused(gguf: Path, state_file: Path) -> None:
     """Capacity and shapes are checked before anything is read."""
     state, model_file = open_state(state_file), open_model(gguf)
@@ -173,7 +197,16 @@ def _flip(content: bytearray) -> bytes:
 
 
 def _version(content: bytearray) -> bytes:
-    return bytes(content.replace(b'"version": "1"', b'"version": "9"'))
+    return bytes(content.replace(b'"version": "2"', b'"version": "1"'))
+
+
+def _other_token(content: bytearray) -> bytes:
+    content[-4] ^= 1  # of the last token id
+    return bytes(content)
+
+
+def _other_model(content: bytearray) -> bytes:
+    return bytes(content.replace(b'"n_bytes\\": ', b'"n_bytes\\":9'))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +214,9 @@ def _version(content: bytearray) -> bytes:
     [
         (_cut, "must be a whole moeplan saved state"),
         (_flip, "must have its checksum, got other bytes"),
-        (_version, "of version 1, got moeplan saved state 9"),
+        (_version, "of version 2, got moeplan saved state 1"),
+        (_other_token, "must have its checksum, got other tokens or metadata"),
+        (_other_model, "must have its checksum, got other tokens or metadata"),
         (lambda content: b"", "must be a whole moeplan saved state"),
         (lambda content: b"GGUF" * 100, "must be a whole moeplan saved state"),
     ],

@@ -1,7 +1,7 @@
 """Prices: the cheapest parts are those of all combinations tried one by one; a price list is read strictly."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -45,7 +45,7 @@ def price_list(tmp_path: Path) -> Path:
 
 def simulated(question: Question) -> tuple[float, float]:
     """Value and low end from the engine."""
-    speed = simulate(question, engine="fast", n_samples=40).tokens_per_s
+    speed = simulate(question, engine="fast").tokens_per_s
     return (0.0, 0.0) if speed is None else (speed.value, speed.low)
 
 
@@ -81,6 +81,42 @@ def test_ram_by_the_gib_is_bought_to_one_expert(question: Question) -> None:
     assert bought.price == pytest.approx((least - question.cap_bytes) / GIB * 1000)
     met = shopping(Speeds(question), prices, simulated(question)[1] * 0.9).purchases
     assert [(buy.price, buy.ram_cap_bytes) for buy in met] == [(0.0, question.cap_bytes)] * 2
+
+
+def test_parts_that_lead_to_nothing_are_left_out(question: Question) -> None:
+    """A slower drive, half a processor, less RAM and a part at which a cheaper one is as fast: none is ever offered."""
+    useful = Prices(
+        schema_version=1, currency="EUR", ram=[{"ram_cap": "300 KiB", "price": 7.5}],
+        storage=[{"read": "3 GB/s", "price": 12.0}], compute=[{"factor": 1.5, "price": 3.0}],
+    )  # fmt: skip
+    useless = Prices(
+        schema_version=1, currency="EUR",
+        ram=[{"ram_cap": "300 KiB", "price": 7.5}, {"ram_cap": "100 KiB", "price": 0.5}],
+        storage=[{"read": "3 GB/s", "price": price} for price in (12.0, 99.0)] + [{"read": "200 MB/s", "price": 0.1}],
+        compute=[{"factor": factor, "price": price} for factor, price in ((1.5, 3.0), (0.5, 0.1), (1.0, 0.0))],
+    )  # fmt: skip
+    target = 1.1 * simulated(question)[0]
+    found, wanted = (shopping(Speeds(question), each, target) for each in (useless, useful))
+    assert found.purchases == wanted.purchases
+    assert wanted.purchases
+    assert "4 of the list, no better than today's, left out" in found.grid
+    for is_cautious in (False, True):
+        bought = [buy for buy in found.purchases if buy.is_cautious == is_cautious and not buy.note]
+        speeds = [buy.tokens_per_s.low if is_cautious else buy.tokens_per_s.value for buy in bought]
+        assert all(after >= 1.05 * before for before, after in pairwise(speeds))
+
+
+def test_a_part_that_the_device_cannot_have_hides_none_that_it_can(question: Question) -> None:
+    """A cheap fast drive beyond the link stands there with its doubt, and so does dearer RAM."""
+    prices = Prices(
+        schema_version=1, currency="EUR", ram=[{"ram_cap": "8 MiB", "price": 50.0}],
+        storage=[{"read": "3 GB/s", "price": 1.0}],
+    )  # fmt: skip
+    target = 1.02 * simulated(question)[0]
+    found = [buy for buy in shopping(Speeds(question), prices, target).purchases if not buy.is_cautious]
+    assert [buy.price for buy in found] == [1.0, 50.0]
+    assert "PCIe 2 x1" in found[0].note
+    assert found[1].note == ""
 
 
 def test_nothing_on_the_list_may_be_enough(question: Question, price_list: Path) -> None:

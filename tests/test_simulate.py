@@ -10,6 +10,7 @@ from hardware_profiles.catalog import load_profile
 from hardware_profiles.schema import HardwareProfile, Power
 from hardware_profiles.schema_figures import Figure
 from moeplan.errors import InputError
+from reports.wording import cache_line, headline
 from simulator.memory import lap_slots
 from simulator.model.catalog import load_model_spec
 from simulator.question import Question, available_ram_bytes, prepare
@@ -241,6 +242,29 @@ def test_the_cliff_is_named(question: Question, policy: str, slots: int, words: 
     assert any(words in warning for warning in result.warnings)
     if slots <= 124:
         assert result.cache.hits == 0
+
+
+@pytest.mark.parametrize("policy", ["lfu", "s3-fifo", "belady"])
+def test_a_cliff_of_lru_is_not_said_of_others(question: Question, policy: str) -> None:
+    """Policies that evict otherwise have no cliff at a lap, and evict no row of their own."""
+    memory = prepare(question).plan.memory
+    cap = memory.dense_bytes + memory.kv_bytes + memory.activation_bytes + memory.buffer_bytes + 124 * 1_990_656
+    assert not any("cliff" in text for text in fast(replace(question, ram_cap_bytes=cap, cache_policy=policy)).warnings)
+
+
+def test_a_bound_is_called_one(question: Question) -> None:
+    """Belady's policy is told the future: the result, its warnings, its small print and its headline say so."""
+    result = fast(replace(question, cache_policy="belady"))
+    assert result.cache is not None
+    assert result.cache.is_upper_bound
+    assert any("belady is told the future" in warning for warning in result.warnings)
+    assert "a bound that no runtime reaches" in result.small_print["cache"]
+    assert headline(result) == "Upper bound"
+    assert cache_line(result).startswith("belady (a bound: told the future), ")
+    real = fast(question)
+    assert real.cache is not None
+    assert not real.cache.is_upper_bound
+    assert not any("future" in warning for warning in real.warnings)
 
 
 def test_far_from_the_cliff_nothing_is_said(question: Question) -> None:

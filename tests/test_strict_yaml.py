@@ -62,7 +62,7 @@ CASES = {
     "unknown in a list": (GOOD + "others:\n  - {size: 1}\n  - {size: 1, nam: x}\n", "car.yaml:5: every key must be known, got 'others.1.nam'; did you mean 'name'?"),
     "unknown in an optional part": (GOOD + "spare:\n  size: 1\n  nmae: x\n", "car.yaml:5: every key must be known, got 'spare.nmae'; did you mean 'name'?"),
     "missing": ("front: {size: 3}\n", "car.yaml:1: key 'colour' must be given, got nothing"),
-    "wrong type": ("colour: red\nfront:\n  size: big\n", "car.yaml:3: front.size: must be a valid integer"),
+    "wrong type": ("colour: red\nfront:\n  size: big\n", "car.yaml:3: front.size: must be a whole number, got 'big'"),
     "twice": (GOOD + "colour: blue\n", "car.yaml:3: key 'colour' must stand once, got it twice; remove one"),
     "anchor": ("colour: &a red\nfront: {size: 3}\n", "car.yaml:1: must have no anchors, aliases and tags"),
     "tag": ("colour: !!python/object:os.system red\n", "car.yaml:1: must have no anchors, aliases and tags"),
@@ -94,7 +94,24 @@ def test_a_billion_laughs_is_refused_before_it_grows(tmp_path: Path) -> None:
     assert "must have no anchors, aliases and tags" in complaint(tmp_path, "\n".join(levels))
 
 
-def test_several_complaints_are_counted(tmp_path: Path) -> None:
-    """The first line of the file comes first, the others are a number."""
+def test_several_complaints_are_all_told(tmp_path: Path) -> None:
+    """The first line of the file comes first, the others with key and line; of many a few, and how many more."""
     assert complaint(tmp_path, "colour: red\nfront:\n  size: x\nspare: 3\n").startswith("car.yaml:3: front.size:")
-    assert "(and 1 more)" in complaint(tmp_path, "colour: red\nfront:\n  size: x\nspare: 3\n")
+    assert complaint(tmp_path, "colour: red\nfront:\n  size: x\nspare: 3\n").endswith("; also wrong: spare (line 4)")
+    many = complaint(tmp_path, GOOD + "others: [{size: a}, {size: b}, {size: c}, {size: d}, {size: e}, {size: f}]\n")
+    first, others = (
+        "car.yaml:3: others.0.size: must be a whole number, got 'a'",
+        "others.1.size (line 3), others.2.size",
+    )
+    assert many.startswith(f"{first}; also wrong: {others} (line 3), ")
+    assert many.endswith(" and 2 more")
+
+
+def test_a_key_with_a_rule_of_its_own_is_named_where_it_is_left_out(tmp_path: Path) -> None:
+    """Also at the top of the file, and the words of pydantic do not come through."""
+    assert complaint(tmp_path, "colour: red\nfront: 3\n") == (
+        "car.yaml:2: front: must be a mapping, `key: value` lines, got 3"
+    )
+    assert (
+        complaint(tmp_path, "colour: [red]\nfront: {size: 3}\n") == "car.yaml:1: colour: must be text, got a list of 1"
+    )

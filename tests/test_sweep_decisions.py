@@ -14,7 +14,7 @@ from simulator.engine_fast import FastEngine
 from simulator.expert_layout import ExpertLayout
 from simulator.scenario import Scenario, steps_of
 from simulator.sweeps.decisions import counted_misses, miss_histograms
-from simulator.sweeps.replay import LeanReplay, counted
+from simulator.sweeps.replay import LeanReplay
 from simulator.sweeps.totals import ComputeWorks, CountedTokens, MissSums, Variants, cost_table
 
 MODEL = tiny_model(n_layers=4, n_experts=8, top_k=2)
@@ -54,7 +54,7 @@ def test_histograms_count_what_the_cache_missed(policy: str, has_pass: bool, mon
     if not has_pass:
         monkeypatch.setattr(passes, "PASSES", ())
     scenarios, replay = scenarios_of(policy, [3, 9, 14])
-    tokens = CountedTokens(MODEL, scenarios[0].steps, counted(scenarios[0]), lm_head_predictor=False)
+    tokens = CountedTokens(MODEL, scenarios[0].steps, scenarios[0].is_counted, lm_head_predictor=False)
     found = miss_histograms(scenarios, tokens, replay)
     for scenario, histograms in zip(scenarios, found, strict=True):
         (n_misses,) = counted_misses([scenario], replay)
@@ -71,7 +71,7 @@ def test_histograms_count_what_the_cache_missed(policy: str, has_pass: bool, mon
 def test_many_totals_are_the_engine_s(prefetch: str) -> None:
     """Every capacity, device and storage at once: seconds, waits and hidden pairs of the fast engine, one by one."""
     scenarios, replay = scenarios_of("lru", [3, 9, 14], prefetch)
-    tokens = CountedTokens(MODEL, scenarios[0].steps, counted(scenarios[0]), lm_head_predictor=False)
+    tokens = CountedTokens(MODEL, scenarios[0].steps, scenarios[0].is_counted, lm_head_predictor=False)
     histograms = miss_histograms(scenarios, tokens, replay)
     devices = [{}, {"ram_bytes_per_s": 3e8, "contended_compute_frac": 0.8, "contended_read_frac": 0.6}]
     storages = [storage_model(latency_s=latency_s) for latency_s in (1e-6, 3e-5, 1e-3)]
@@ -85,7 +85,7 @@ def test_many_totals_are_the_engine_s(prefetch: str) -> None:
     found = Variants(times, places, np.array(speeds), np.array(tables), prefetched).totals(histograms)
     assert found.step_s.shape == (4, 2, 3)
     for capacity, scenario in enumerate(scenarios):
-        engine, is_counted = FastEngine(scenario), counted(scenario)
+        engine, is_counted = FastEngine(scenario), scenario.is_counted
         for device, row in enumerate(rates):
             sums = MissSums(times[device], dict(zip(tokens.kinds, histograms[capacity], strict=True)))
             for storage, one in enumerate(row):
@@ -119,4 +119,4 @@ def test_steps_as_columns_are_a_sequence_of_steps() -> None:
     with pytest.raises(IndexError):
         steps[24]
     scenario = Scenario(MODEL, device_rates(), steps, 9, n_warm_up_tokens=3)
-    np.testing.assert_array_equal(counted(scenario), scenario.is_counted)
+    np.testing.assert_array_equal(scenario.is_counted, np.arange(24) >= 6)  # 3 prompt chunks, 3 to warm up

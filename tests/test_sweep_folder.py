@@ -138,11 +138,25 @@ def test_other_axes_have_maps_of_their_own(moeplan, arguments: list[str], tmp_pa
     """Rows that differ in the context never share a cell; scenarios that fail stand in no map and are told."""
     outcome = moeplan(*arguments, "--threads", "own,3", "--storage-read", "1GB/s,2GB/s")
     assert outcome.status == 0
-    assert "context 10: tokens/s" in outcome.out
-    assert "context 40: tokens/s" in outcome.out
-    assert "! 16 scenarios failed: --threads" in outcome.out
+    assert "tokens/s, context 10" in outcome.out
+    assert "tokens/s, context 40" in outcome.out
+    assert "! 16 of 32 scenarios cannot be asked (threads 3): --threads" in " ".join(outcome.out.split())
     page = (tmp_path / "sweep" / "report.html").read_text()
-    assert page.count("prefetch policy pre-attention; context") == N_CHUNKS
+    assert page.count("<h2>context ") == N_CHUNKS
+    assert "16 of 32 scenarios cannot be asked (threads 3): --threads" in page
+
+
+def test_a_target_can_be_asked_for_at_any_time(moeplan, arguments: list[str], tmp_path: Path) -> None:
+    """It is no part of the sweep: the folder stays as it is, the page and the terminal mark what reaches it."""
+    assert moeplan(*arguments, "--no-report").status == 0
+    table = (tmp_path / "sweep" / "sweep.parquet").read_bytes()
+    again = moeplan(*arguments, "--target-tokens-per-s", "0.5")
+    assert "Yes: all 8 scenarios reach 0.5 tokens/s" in again.out
+    assert (tmp_path / "sweep" / "sweep.parquet").read_bytes() == table
+    page = tmp_path / "again.html"
+    assert moeplan("report", str(tmp_path / "sweep"), "--output", str(page), "--target-tokens-per-s", "1e6").status == 0
+    assert "No: " in page.read_text()
+    assert_one_line(moeplan(*arguments, "--target-tokens-per-s", "nan"), "--target-tokens-per-s", "above zero")
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,9 @@ def measured_device() -> HardwareProfile:
 
 TRACES = {"four": routing(4, 1), "two": routing(2, 2)}
 PROFILES = {name: load_profile(name) for name in DEVICES} | {"measured": measured_device()}
+PROFILES["2 GiB"] = PROFILES[DEVICES[0]].model_copy(
+    update={"ram": PROFILES[DEVICES[0]].ram.model_copy(update={"size": 2 * GIB})}
+)
 INPUTS = Inputs({MODEL: load_model_spec(MODEL)}, PROFILES, TRACES)
 
 
@@ -168,7 +171,32 @@ def test_every_input_stands_beside_every_output() -> None:
     assert row.gemv_flop_per_s == profile.cpu.gemv_flop_per_s.value
     assert row.storage_latency_s > 0
     assert (row.quantisation, row.layout, row.context) == ("q4_0", "bundle", None)
-    assert {type(getattr(row, item.name)) for item in fields(row)} <= {int, float, str, type(None)}
+    assert {type(getattr(row, item.name)) for item in fields(row)} <= {int, float, str, bool, type(None)}
+
+
+def test_a_row_has_its_own_warnings_and_says_whether_it_is_a_bound() -> None:
+    """Those of its simulation; what cannot run has none; more RAM than the device has is its reason, not its end."""
+    axes = {"ram_cap": (100 * 2**20, 2**29, 64 * GIB), "cache": ("lru", "belady"), "context": (None, 32_000)}
+    for cell, row in sweep_rows(**axes):
+        result = simulate(question_of(cell), engine="fast", n_samples=0)
+        told = [text for text in result.warnings if "twice the stand-in's misses" not in text]
+        assert row.is_upper_bound == (cell["cache"] == "belady")
+        if row.verdict == "cannot_run":
+            assert (row.warnings, row.reason) == ("", result.arithmetic)
+            continue
+        assert row.warnings.splitlines() == told
+        assert row.reason == result.beyond_device
+        assert ("is told the future" in row.warnings) == row.is_upper_bound
+        assert ("a bound" in result.small_print["cache"]) == row.is_upper_bound
+
+
+def test_what_takes_more_ram_than_the_device_has_is_a_what_if() -> None:
+    """It has its speed, and the reason why this device does not reach it."""
+    rows = [row for _, row in sweep_rows(hardware=("2 GiB",), ram_cap=(GIB, 4 * GIB))]
+    assert [row.verdict for row in rows] == ["streams", "resident"]
+    assert rows[0].reason == ""
+    assert "has 2.00 GiB of RAM" in rows[1].reason
+    assert rows[1].tokens_per_s > rows[0].tokens_per_s
 
 
 def test_rows_cut_when_asked_for_are_the_same() -> None:

@@ -4,11 +4,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from forward_oracle import SMALL, random_tokens, random_weights, vocabulary
-from pydantic import BaseModel
 from validation_grids import (
     CAP_BYTES,
     N_COUNTED,
@@ -22,20 +20,15 @@ from validation_grids import (
 )
 
 from hardware_profiles.catalog import load_profile
-from hardware_profiles.schema import HardwareProfile
-from hardware_profiles.schema_base import Z_80, Provenance
 from moeplan.errors import InputError
 from reference_runtime.run import Task, run
-from reference_runtime.runtime import RuntimeOptions, open_runtime, prepare_store
+from reference_runtime.runtime import open_runtime
+from reference_runtime.runtime_options import RuntimeOptions, prepare_store
 from reference_runtime.training.export import Q8_0, write_gguf
-from reports.validation_tables import verdict_text
-from simulator.engine_fast import FastEngine
-from simulator.question import draw_gate_sparsity, question_rates
-from simulator.simulate import tokens_per_s
+from reports.validation_verdicts import verdict_text
 from simulator.validation.compare import compare, op_table, verdicts
 from simulator.validation.grid_cells import read_grid
-from simulator.validation.machine_state import MachineState
-from simulator.validation.predict import predict, run_question
+from simulator.validation.predict import predict
 from simulator.validation.result import ValidationResult
 from simulator.validation.validate import validate
 from traces.store import write_trace
@@ -263,46 +256,3 @@ def test_the_plan_of_a_run_that_could_not_be_is_refused(grid: Path) -> None:
     write_json(folder / "cell.json", cell | {"ram_cap_bytes": 1000})
     with pytest.raises(InputError, match="missing"):
         validated(grid)
-
-
-def test_the_interval_is_that_of_the_draws(grid: Path) -> None:
-    """Its ends are the 10th and 90th percentile of simulate's own draws on the same question, for the same seed."""
-    run = add_run(grid)
-    profile = read_grid(grid).profile
-    prediction = predict(run, run.spec(grid), profile, n_samples=40)
-    question, rng = run_question(run, run.spec(grid), profile), np.random.default_rng(0)
-    fast = FastEngine(prediction.scenario, prediction.decisions)
-    speeds = []
-    for _ in range(40):
-        rng.standard_normal(2)  # the machine's state, which has no spread here
-        drawn, sparsity = question_rates(question, rng), draw_gate_sparsity(question, rng)
-        speeds.append(tokens_per_s(fast.timeline(drawn, sparsity), prediction.scenario.is_counted))
-    assert (prediction.speed.low, prediction.speed.high) == pytest.approx(tuple(np.quantile(speeds, [0.1, 0.9])))
-    assert prediction.speed.high > 1.02 * prediction.speed.low
-
-
-def test_an_interval_without_spreads_is_a_point(grid: Path) -> None:
-    """Nothing else than the stated spreads widens it."""
-    run = add_run(grid)
-    exact = without_spreads(read_grid(grid).profile)
-    prediction = predict(run, run.spec(grid), exact, n_samples=20)
-    assert prediction.speed.low == pytest.approx(prediction.speed.high)
-    widened = predict(run, run.spec(grid), exact, n_samples=200, state=MachineState(compute_sigma=0.1, read_sigma=0.1))
-    half_width = np.log(widened.speed.high / widened.speed.low) / 2
-    assert half_width == pytest.approx(Z_80 * 0.1, rel=0.3)  # at most all of the time has both spreads
-
-
-def without_spreads(profile: HardwareProfile) -> HardwareProfile:
-    """A profile whose every figure is certain."""
-
-    def copied(part: BaseModel) -> BaseModel:
-        update: dict[str, object] = {}
-        for name in type(part).model_fields:
-            item = getattr(part, name)
-            if isinstance(item, Provenance):
-                update[name] = item.model_copy(update={"uncertainty": 0.0})
-            elif isinstance(item, BaseModel):
-                update[name] = copied(item)
-        return part.model_copy(update=update)
-
-    return copied(profile)  # type: ignore[return-value]

@@ -1,11 +1,10 @@
-"""From spot checks to the machine's state, and the noise within a run: by hand and on made-up series."""
+"""From spot checks to the machine's state: by hand and on made-up series."""
 
 import math
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from conftest import device_rates
 from validation_grids import SPOTS, start_grid
@@ -22,7 +21,6 @@ from simulator.validation.machine_state import (
     drift_of,
     grid_states,
 )
-from simulator.validation.run_noise import CLEAR_Z, boundary_margin, standard_error_frac
 from simulator.validation.spot_series import states
 from simulator.validation.tables import log_median, widened
 
@@ -139,40 +137,7 @@ def test_a_spoiled_check_moves_no_state() -> None:
     assert states(step).mean[[35, 45]] == pytest.approx([0.0, 0.5], abs=0.1)
 
 
-# The noise of a run
-
-
-def test_the_standard_error_by_hand() -> None:
-    """Independent residuals: standard deviation over sqrt(n); what the prediction knows is no noise."""
-    rng = np.random.default_rng(0)
-    pattern = np.where(np.arange(4000) % 7 == 0, 3.0, 1.0)  # tokens with many misses
-    noise = 1 + 0.05 * rng.standard_normal(4000)
-    assert standard_error_frac(pattern, 2 * pattern) == pytest.approx(0, abs=1e-12)
-    assert standard_error_frac(noise, np.ones(4000)) == pytest.approx(0.05 / math.sqrt(4000), rel=0.1)
-    assert standard_error_frac(np.ones(1), np.ones(1)) == 0
-
-
-def test_slow_waves_make_a_mean_less_sure() -> None:
-    """Token times in blocks of 20 alike tell as much as one time each: the standard error is that of the blocks."""
-    rng = np.random.default_rng(1)
-    single = 1 + 0.05 * rng.standard_normal(200)
-    blocks = np.repeat(single, 20)
-    once, waves = standard_error_frac(single, np.ones(200)), standard_error_frac(blocks, np.ones(4000))
-    assert waves == pytest.approx(once, rel=0.25)
-
-
-def test_the_margin_is_the_noise_of_its_own_rows() -> None:
-    """Attention about its layer's median, reads about those with as many misses; between such groups nothing counts."""
-    rng = np.random.default_rng(2)
-    n = 4000
-    layer, misses = rng.integers(0, 4, n), rng.integers(1, 4, n)
-    attention = (1.0 + layer) * np.exp(0.03 * rng.standard_normal(n))
-    read = 1.0 * misses * np.exp(0.04 * rng.standard_normal(n))
-    index = pd.MultiIndex.from_arrays([np.arange(n), layer], names=["token", "layer"])
-    rows = pd.DataFrame({"attention": attention, "read": read, "n_misses": misses}, index=index)
-    assert boundary_margin(rows) == pytest.approx(CLEAR_Z * 0.05, rel=0.1)
-    assert boundary_margin(rows.iloc[:1]) == 0
-    assert boundary_margin(rows.assign(n_misses=0)) == 0
+# Medians and intervals
 
 
 def test_an_interval_is_widened_in_quadrature() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_validation_compare import without_spreads
-from validation_grids import SPOTS, add_run, spots, start_grid, write_json
+from validation_grids import SPOTS, add_run, spots, start_grid, without_spreads, write_json
 
 from hardware_profiles.catalog import load_profile
 from hardware_profiles.kernel_table import Call, KernelTable, KernelTimes
 from hardware_profiles.schema import HardwareProfile
 from reports.validation_files import as_json, as_markdown, write_validation
+from simulator.expert_layout import expert_layout
 from simulator.kernel_calls import attention_calls, expert_ffn_calls, lm_head_calls, router_calls, step_calls
 from simulator.model.catalog import load_model_spec
 from simulator.model.spec import ModelSpec
@@ -147,7 +147,7 @@ def test_both_predictions_stand_in_every_table(grid: Path, tmp_path: Path) -> No
     for words in ("forecast within", "at the machine's state within 0.0 %", "Spot checks went from the probe by"):
         assert words in text
     rows = [line for line in text.splitlines() if line.startswith("| all |")]
-    assert [row.split(" | ")[1] for row in rows] == ["forecast", "at state"]
+    assert [row.split(" | ")[1] for row in rows] == ["forecast", "at state", "1"]  # the last one is of verdicts
     folder = write_validation(result, tmp_path / "out")
     predictions = [line.split(",")[1] for line in (folder / "cells.csv").read_text().splitlines()]
     assert predictions == ["prediction", *["forecast"] * 2, *["at state"] * 2]
@@ -220,14 +220,34 @@ def test_a_shape_between_others_is_predicted_from_them() -> None:
     profile = _with_kernels(load_profile("intel-n100"), table_of([small, middle, large]))
     held = without_shape(profile, middle)
     assert held is not None
-    assert held.cpu.kernels is not None
+    kernels = held.profile.cpu.kernels
+    assert kernels is not None
     assert profile.cpu.kernels is not None
-    own, others = KernelTimes(profile.cpu.kernels, 1), KernelTimes(held.cpu.kernels, 1)
-    call, gone = expert_ffn_calls(middle, 1, 1, 0.0)[0], set(profile.cpu.kernels.rows) - set(held.cpu.kernels.rows)
+    own, others = KernelTimes(profile.cpu.kernels, 1), KernelTimes(kernels, 1)
+    call, gone = expert_ffn_calls(middle, 1, 1, 0.0)[0], set(profile.cpu.kernels.rows) - set(kernels.rows)
     assert {row.op for row in gone} >= {"gemv", "experts", "router", "attention_rest", "step"}
-    assert not [row for row in held.cpu.kernels.rows if (row.op, row.size) == ("experts", call.size)]
+    assert not [row for row in kernels.rows if (row.op, row.size) == ("experts", call.size)]
     assert others.seconds(call) == pytest.approx(own.seconds(call))
     assert own.seconds(Call("row", "f32", 1)) == others.seconds(Call("row", "f32", 1))
+
+
+def test_an_op_of_two_shapes_keeps_its_rows_and_says_so() -> None:
+    """Issuing reads was timed for the tiny and the 4B alone: no third shape lies above, so the 4B keeps its own."""
+    names = ("tiny-smallthinker", "smallthinker-4b-a0.6b", "smallthinker-21b-a3b")
+    specs = [_as_q4(load_model_spec(name)) for name in names]
+    table = table_of(specs)
+    sizes = [float(expert_layout(spec, "bundle").padded_bytes) for spec in specs[:2]]
+    issue = [table.rows[0].model_copy(update={"op": "issue", "type": "f32", "size": size}) for size in sizes]
+    profile = load_profile("intel-n100")
+    found = without_shape(_with_kernels(profile, table.model_copy(update={"rows": (*table.rows, *issue)})), specs[1])
+    assert found is not None
+    assert "issue" in found.kept
+    assert found.profile.cpu.kernels is not None
+    assert set(issue) <= set(found.profile.cpu.kernels.rows)
+    without = without_shape(_with_kernels(profile, table), specs[1])
+    assert without is not None
+    assert (found.kept, without.kept) == (("issue",), ())
+    assert not {"gemv", "experts"} & set(found.kept)
 
 
 def test_a_shape_at_an_end_keeps_its_rows() -> None:

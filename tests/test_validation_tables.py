@@ -1,16 +1,15 @@
-"""From runs to figures: cells, classes, baselines, drift; what is written; and the command."""
+"""From runs to figures: cells, classes, what is written; and the command."""
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import Outcome, assert_one_line, device_rates, random_trace, tiny_model
+from conftest import Outcome, assert_one_line
+from validation_cells import CONDITIONS, made_cell, made_run
 from validation_grids import add_run, slower, start_grid, unchanged, write_json
 
-from hardware_profiles.catalog import load_profile
 from moeplan.errors import InputError
 from reports.validation_files import (
     as_csv,
@@ -22,46 +21,14 @@ from reports.validation_files import (
     markdown_table,
     write_validation,
 )
-from reports.validation_tables import TextTable
-from simulator.result import Interval
-from simulator.scenario import Scenario, steps_of
-from simulator.validation.baselines import fit_law, law_errors, leave_one_out, naive_tokens_per_s
-from simulator.validation.cell_result import CellComparison, Conditions, CountPair, Pair, RunComparison, Verdicts
-from simulator.validation.drift import drift, reprobe
+from reports.validation_tables import held_out_table
+from reports.validation_text import TextTable
+from simulator.validation.cell_result import Pair
 from simulator.validation.grid_cells import read_grid
-from simulator.validation.result import ValidationResult
+from simulator.validation.group_rows import held_out_rows
+from simulator.validation.result import HeldOutRow, ValidationResult
 from simulator.validation.tables import cell_comparison, class_of, n_boundary_cells, spread_frac, summaries
 from simulator.validation.validate import validate
-
-CONDITIONS = Conditions("m", "tiny", 10_000_000, None, "none", 32, 1, "own")
-
-
-def made_run(measured: float = 10.0, predicted: float = 10.0, wait_s: float = 0.0, **changes: object) -> RunComparison:
-    """A run in round numbers: 10 tokens, 30 hits and 10 misses of 1 MB, read at 100 MB/s."""
-    fields: dict = {
-        "repeat": 1, "order": 0, "started_at": "2030-01-02", "n_counted": 10,
-        "speed": Interval(predicted, 0.9 * predicted, 1.1 * predicted), "measured_tokens_per_s": measured,
-        "wide_speed": Interval(predicted, 0.8 * predicted, 1.2 * predicted),
-        "naive_tokens_per_s": 2 * measured, "slots": Pair(4, 4),
-        "counts": CountPair((30, 10, 10_000_000), (30, 10, 10_000_000)), "read_s": 0.01,
-        "ops": {"attention": Pair(0.5, 1 / measured - wait_s), "wait": Pair(wait_s, wait_s)},
-        "reads_s": Pair(0.01, 0.01), "miss_wait_s": Pair(wait_s, wait_s), "attention_alone_s": None,
-        "attention_reading_s": None, "layers": (), "verdicts": Verdicts(), "clear_verdicts": Verdicts(),
-        "read_ratio": None, "n_prompt": 0, "prompt_s": None, "measured_prompt_s": None, "gate_sparsity": None,
-    }  # fmt: skip
-    return RunComparison(**(fields | changes))
-
-
-def made_cell(name: str = "a", conditions: Conditions = CONDITIONS, **run: object) -> CellComparison:
-    """A cell of one made-up run."""
-    return cell_comparison(name, conditions, [made_run(**run)])  # type: ignore[arg-type]
-
-
-def law_cell(name: str, x: float, seconds: float, **conditions: object) -> CellComparison:
-    """A cell whose miss rate is x and whose token takes so many seconds; our prediction is 10 % too fast."""
-    counts = (round(1000 * (1 - x)), round(1000 * x), round(1e9 * x))
-    run = made_run(measured=1 / seconds, predicted=1.1 / seconds, counts=CountPair(counts, counts))
-    return cell_comparison(name, replace(CONDITIONS, **conditions), [run])  # type: ignore[arg-type]
 
 
 def test_a_cell_is_the_median_of_its_runs() -> None:
@@ -78,6 +45,28 @@ def test_a_cell_is_the_median_of_its_runs() -> None:
     assert cell.bytes_per_token == 1e6
     assert made_cell().noise_frac is None
     assert not made_cell(measured=20.0, predicted=10.0).in_interval
+
+
+def test_errors_to_both_sides_do_not_hide_each_other() -> None:
+    """
+    Repeats that were predicted 25 % too fast and 20 % too slow have no error as a cell, and both errors beside it; an
+    op that is off to and fro by run is off, and the worst one, though another has the larger mean.
+    """
+    runs = [
+        made_run(8.0, 10.0, ops={"attention": Pair(0.06, 0.05), "wait": Pair(0.04, 0.075)}),
+        made_run(12.5, 10.0, ops={"attention": Pair(0.06, 0.05), "wait": Pair(0.04, 0.006)}),
+    ]
+    cell = cell_comparison("a", CONDITIONS, runs)
+    assert cell.error_frac == pytest.approx(0)
+    assert cell.run_errors == (pytest.approx(0.25), pytest.approx(-0.2))
+    assert cell.ops["wait"].difference == pytest.approx(-0.0005)
+    assert cell.off_s == {"attention": pytest.approx(0.01), "wait": pytest.approx(0.0345)}
+    assert cell.worst_op == "wait"
+    assert cell.reason.endswith("; by run -35.0 ms to +34.0 ms")
+    every = summaries([cell])[0]
+    assert every.median_abs_error_frac == pytest.approx(0)
+    assert every.run_median_abs_error_frac == pytest.approx(0.225)
+    assert every.run_p90_abs_error_frac == pytest.approx(0.245)
 
 
 def test_the_class_is_the_measured_share_of_waiting() -> None:
@@ -107,101 +96,6 @@ def test_the_spread_and_the_boundary() -> None:
     assert spread_frac([8.0, 10.0, 11.0]) == pytest.approx(0.3)
     ratios = (None, 0.49, 0.5, 1.0, 2.0, 2.1)
     assert n_boundary_cells([made_cell(read_ratio=ratio) for ratio in ratios]) == 3
-
-
-def test_the_law_is_found_where_it_holds() -> None:
-    """Data made by 1 / (a + b x) give a and b back, and no error on cells that were not fitted."""
-    cells = [law_cell(str(i), x, 0.02 + 0.3 * x) for i, x in enumerate((0.1, 0.25, 0.5, 0.75))]
-    a, b = fit_law(cells, lambda cell: cell.miss_rate)
-    assert (a, b) == (pytest.approx(0.02), pytest.approx(0.3))
-    held = [law_cell("h", 0.9, 0.02 + 0.3 * 0.9), law_cell("twice", 0.9, 0.5 * (0.02 + 0.3 * 0.9))]
-    assert law_errors(cells, held, lambda cell: cell.miss_rate) == (pytest.approx(0.25), pytest.approx(0.45))
-    assert law_errors(cells[:2], held, lambda cell: cell.miss_rate) is None
-
-
-def test_a_law_never_has_a_negative_term() -> None:
-    """Cells that get faster with misses are fitted by a constant."""
-    cells = [law_cell(str(i), x, 0.1 - 0.05 * x) for i, x in enumerate((0.1, 0.5, 0.9))]
-    a, b = fit_law(cells, lambda cell: cell.miss_rate)
-    assert b == 0
-    assert 0.05 < a < 0.1
-
-
-def test_a_law_without_any_time_is_the_worst_and_still_a_number() -> None:
-    """Cells that all miss, fitted on cells of which it takes no constant, and one without a miss: 1 / 0 tokens/s."""
-    cells = [law_cell(str(i), x, 0.3 * x) for i, x in enumerate((0.25, 0.5, 0.75))]
-    errors = law_errors(cells, [law_cell("all", 0.0, 0.1)] * 3, lambda cell: cell.miss_rate)
-    assert errors is not None
-    assert errors[0] > 1e3
-    assert all(map(math.isfinite, errors))
-
-
-def test_leave_one_out_fits_on_the_others_alone() -> None:
-    """The held value's own cells have no part in the law; ours is the cells' error; what does not vary has no row."""
-    slow = [law_cell(f"s{x}", x, 5 * (0.02 + 0.3 * x), prefetch="none") for x in (0.1, 0.4, 0.8)]
-    fast = [law_cell(f"f{x}", x, 0.02 + 0.3 * x, prefetch="pre-attention") for x in (0.1, 0.4, 0.8)]
-    rows = leave_one_out([*slow, *fast])
-    assert [(row.condition, row.value) for row in rows] == [("prefetch", "none"), ("prefetch", "pre-attention")]
-    assert rows[0].law_miss_rate == (pytest.approx(4.0), pytest.approx(4.0))
-    assert rows[1].law_miss_rate == (pytest.approx(0.8), pytest.approx(0.8))
-    assert all(row.ours == (pytest.approx(0.1), pytest.approx(0.1)) for row in rows)
-    assert [(row.n_cells, row.n_fitted) for row in rows] == [(3, 3), (3, 3)]
-
-
-def test_laws_are_fitted_by_model_class_where_they_can() -> None:
-    """Two models that each follow a law of their own are no error; a class that is left out takes the others' law."""
-    cells = [
-        law_cell(f"{name}{x}{prefetch}", x, factor * (0.02 + 0.3 * x), model_class=name, prefetch=prefetch)
-        for name, factor in (("tiny", 1.0), ("4b", 10.0))
-        for x in (0.1, 0.4, 0.8)
-        for prefetch in ("none", "pre-attention")
-    ]
-    rows = {(row.condition, row.value): row.law_miss_rate for row in leave_one_out(cells)}
-    assert rows["prefetch", "none"] == (pytest.approx(0, abs=1e-9), pytest.approx(0, abs=1e-9))
-    assert rows["model class", "4b"] == (pytest.approx(9.0), pytest.approx(9.0))
-
-
-def test_the_naive_formula_by_hand() -> None:
-    """The longer of all bytes over RAM bandwidth and the bytes read over the read rate."""
-    model = tiny_model()
-    steps = steps_of(random_trace(0, 10, 3, 8, 2), context=None)
-    scenario = Scenario(model, device_rates(gemv_flop_per_s=1e15), steps, n_slots=4)
-    weights = 3 * (8 * 64 * 4 + (64 * 128 * 2 + 64 * 64 * 2) * 34 / 32)  # router F32; q, o, k, v Q8_0
-    keys_and_values = 3 * 6 * 2 * 64 * 2  # the middle one of ten tokens sees six, F16
-    experts = 3 * 2 * 3 * 64 * 32 * 34 / 32 * (1 / 3 + 2 / 3 * (1 - 0.7))
-    rows = (128 + 1) * 64 * 34 / 32  # LM head and one embedding
-    about = (weights + keys_and_values + experts + rows) / 1e9
-    assert 1 / naive_tokens_per_s(scenario, 0.0, 1e9) == pytest.approx(about, rel=0.02)  # norms
-    assert naive_tokens_per_s(scenario, 5e6, 1e8) == pytest.approx(20.0)
-
-
-def test_drift_is_seen_through_the_conditions() -> None:
-    """Cells of other speeds that all lose 10 % from the first to the last run show this, and nothing else."""
-    speeds = {"a": 10.0, "b": 100.0, "c": 50.0}
-    cells = []
-    for shift, (name, speed) in enumerate(speeds.items()):
-        orders = (shift, 3 + shift, 6 + shift)
-        runs = [made_run(speed * (1 - 0.1 * order / 8), repeat=i, order=order) for i, order in enumerate(orders)]
-        cells.append(cell_comparison(name, CONDITIONS, runs))
-    found = drift(cells)
-    assert [point.order for point in found.points] == list(range(9))
-    assert found.slope_frac == pytest.approx(-0.1, abs=0.015)
-    assert found.slope_error_frac == pytest.approx(0, abs=0.02)
-    assert drift([made_cell()]).slope_frac is None
-
-
-def test_a_second_probe_is_compared_figure_by_figure() -> None:
-    """After over before, for what was measured."""
-    before = load_profile("intel-n100")
-    cpu = before.cpu.model_copy(
-        update={"op_overhead": before.cpu.op_overhead.model_copy(update={"kind": "measured", "value": 2e-6})}
-    )
-    first = before.model_copy(update={"cpu": cpu})
-    twice = cpu.model_copy(update={"op_overhead": cpu.op_overhead.model_copy(update={"value": 3e-6})})
-    changed = reprobe(first, first.model_copy(update={"cpu": twice}))
-    assert changed["cpu.op_overhead"] == pytest.approx(1.5)
-    assert all(ratio == 1 for key, ratio in changed.items() if key != "cpu.op_overhead")
-    assert reprobe(first, None) == {}
 
 
 # A whole grid
@@ -278,7 +172,20 @@ def test_tables_name_what_is_off_and_how_it_was_made(result: ValidationResult) -
     assert "compute-bound below 5 %" in text
     assert "## Leave one condition out" in text
     widths = {line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("| slow")}
-    assert widths == {6, 8, 18}
+    assert widths == {6, 8, 19}
+    assert "errors of its runs" in text
+
+
+def test_ops_that_kept_the_models_own_rows_are_named(result: ValidationResult) -> None:
+    """Beside the error without its shape; a model that cannot do without says so; without any there is no table."""
+    held = made_cell("b", held_out_tokens_per_s=12.0, held_out_kept=("issue", "wake"))
+    rows = held_out_rows([held, made_cell("c", replace(CONDITIONS, model="other"))])
+    assert rows[0] == HeldOutRow("m", 1, ("issue", "wake"), 0.0, pytest.approx(0.2))
+    assert rows[1] == HeldOutRow("other", 1, (), 0.0, None)
+    table = held_out_table(replace(result, forecast=replace(result.forecast, held_out=rows)))
+    assert table.rows[0][2:] == ("1", "0.0 %", "20.0 %", "issue, wake")
+    assert table.rows[1][-2:] == ("cannot be", "–")
+    assert held_out_table(result).rows == []
 
 
 def test_layers_and_cells_as_csv(result: ValidationResult) -> None:

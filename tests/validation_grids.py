@@ -9,8 +9,11 @@ import numpy as np
 import pandas as pd
 import yaml
 from conftest import random_trace, tiny_model
+from pydantic import BaseModel
 
 from hardware_profiles.catalog import profile_path
+from hardware_profiles.schema import HardwareProfile
+from hardware_profiles.schema_base import Provenance
 from simulator.validation.compare import TOKEN_OPS
 from simulator.validation.grid_cells import MeasuredRun, read_grid
 from simulator.validation.machine_state import AS_PROBED, MachineState
@@ -112,3 +115,19 @@ def run_file(tokens_per_s: float, prompt_s: float, slots: int) -> dict:
 def write_json(path: Path, value: object) -> None:
     """Write a JSON file."""
     path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def without_spreads(profile: HardwareProfile) -> HardwareProfile:
+    """A profile whose every figure is certain."""
+
+    def copied(part: BaseModel) -> BaseModel:
+        update: dict[str, object] = {}
+        for name in type(part).model_fields:
+            item = getattr(part, name)
+            if isinstance(item, Provenance):
+                update[name] = item.model_copy(update={"uncertainty": 0.0})
+            elif isinstance(item, BaseModel):
+                update[name] = copied(item)
+        return part.model_copy(update=update)
+
+    return copied(profile)  # type: ignore[return-value]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traces.progress import OnToken, ignore_tokens
 from traces.routing_trace import RoutingTrace
 
 
@@ -32,50 +33,72 @@ def adjacent_overlap(trace: RoutingTrace) -> float:
     return float(shared.mean())
 
 
-def stack_distances(trace: RoutingTrace, scope: str, *, carry_over: bool = False) -> np.ndarray:
+def stack_distances(
+    trace: RoutingTrace, scope: str, *, carry_over: bool = False, on_token: OnToken = ignore_tokens
+) -> np.ndarray:
     """
     LRU stack distance of every access in token order: int64 (n_tokens, n_moe_layers, top_k).
 
     The number of distinct experts used more recently, before the row: it hits in a cache of more slots than this.
-    First uses have the largest int64. scope is "per-layer" or "global".
+    First uses have the largest int64. scope is "per-layer" or "global".  on_token watches: tokens done, in all.
     """
-    n_tokens, n_layers, top_k = trace.expert_ids.shape
-    n_experts = trace.header.n_experts
-    never = np.iinfo(np.int64).max
-    result = np.full(trace.expert_ids.shape, never)
-    n_lists = n_layers if scope == "per-layer" else 1
-    last_use = np.full((n_lists, n_experts * (1 if scope == "per-layer" else n_layers)), -1, dtype=np.int64)
-    clock = 0
-    for token in range(n_tokens):
+    later = _later_in_layer if scope == "per-layer" else _later_in_all
+    result = np.empty(trace.expert_ids.shape, dtype=np.int64)
+    times = np.arange(trace.n_moe_layers * trace.top_k).reshape(trace.expert_ids.shape[1:])
+    last_use = np.full((trace.n_moe_layers, trace.header.n_experts), -1, dtype=np.int64)
+    for token in range(trace.n_tokens):
         if token and not carry_over and trace.request_id[token] != trace.request_id[token - 1]:
             last_use[:] = -1
-        for layer in range(n_layers):
-            uses = last_use[layer] if scope == "per-layer" else last_use[0]
-            keys = trace.expert_ids[token, layer].astype(np.int64)
-            if scope != "per-layer":
-                keys = keys + layer * n_experts
-            since = uses[keys]
-            seen = since >= 0
-            distances = (uses[None, :] > since[:, None]).sum(axis=1)
-            result[token, layer, seen] = distances[seen]
-            uses[keys] = clock + np.arange(top_k)
-            clock += top_k
+        keys = trace.expert_ids[token].astype(np.int64)
+        since = np.take_along_axis(last_use, keys, axis=1)
+        result[token] = np.where(since < 0, np.iinfo(np.int64).max, later(last_use, since))
+        np.put_along_axis(last_use, keys, times + token * times.size, axis=1)
+        on_token(token + 1, trace.n_tokens)
     return result
 
 
-def hit_rate_curve(trace: RoutingTrace, *, carry_over: bool = False) -> list[HitRate]:
-    """LRU hit rates per layer at 1/8 to all of the experts, and global at the same shares of all experts."""
+def _later_in_layer(last_use: np.ndarray, since: np.ndarray) -> np.ndarray:
+    """(n_layers, top_k): experts of the layer that were used after the last use of each of a token's experts."""
+    return (last_use[:, None, :] > since[:, :, None]).sum(axis=2)
+
+
+def _later_in_all(last_use: np.ndarray, since: np.ndarray) -> np.ndarray:
+    """
+    The same over all layers, when a token's rows follow one another.
+
+    The rows of the layers above are the last uses by then: all top_k of each count, whenever they were used before.
+    """
+    flat, (n_layers, top_k) = since.reshape(-1), since.shape
+    before = last_use.size - np.searchsorted(np.sort(last_use, axis=None), flat, side="right")
+    layers = np.repeat(np.arange(n_layers), top_k)
+    told_twice = ((flat[None, :] > flat[:, None]) & (layers[None, :] < layers[:, None])).sum(axis=1)
+    return (before - told_twice + layers * top_k).reshape(since.shape)
+
+
+def hit_rate_curve(
+    trace: RoutingTrace, *, carry_over: bool = False, on_token: OnToken = ignore_tokens
+) -> list[HitRate]:
+    """
+    LRU hit rates per layer at 1/8 to all of the experts, and global at the same shares of all experts.
+
+    on_token watches: tokens done and in all, over both scopes.
+    """
     curve = []
-    for scope, n_all in (
-        ("per-layer", trace.header.n_experts),
-        ("global", trace.header.n_experts * trace.n_moe_layers),
+    for index, (scope, n_all) in enumerate(
+        (("per-layer", trace.header.n_experts), ("global", trace.header.n_experts * trace.n_moe_layers))
     ):
-        distances = stack_distances(trace, scope, carry_over=carry_over)
+        watch = _part(on_token, index * trace.n_tokens, 2 * trace.n_tokens)
+        distances = stack_distances(trace, scope, carry_over=carry_over, on_token=watch)
         for eighths in range(1, 9):
             capacity = n_all * eighths // 8
             if capacity:
                 curve.append(HitRate("lru", scope, capacity, float((distances < capacity).mean())))
     return curve
+
+
+def _part(on_token: OnToken, n_before: int, n_tokens: int) -> OnToken:
+    """Tells a part of the work as such."""
+    return lambda done, _: on_token(n_before + done, n_tokens)
 
 
 def expert_load(trace: RoutingTrace) -> np.ndarray:

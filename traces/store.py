@@ -43,6 +43,8 @@ def write_trace(trace: RoutingTrace, path: Path) -> None:
 
 def read_trace(path: Path) -> RoutingTrace:
     """Read and check a trace. Raises InputError for anything that is not a whole, valid trace file."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise InputError(str(path), "must be a trace file", "a folder, a pipe or a device")
     try:
         with pq.ParquetFile(path) as file:  # read_table would load pyarrow.dataset and pandas, a quarter of a second
             header, top_k = _header(file.schema_arrow, path)
@@ -138,4 +140,4 @@ def _values(array: pa.Array, dtype: Any) -> np.ndarray:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return lines[0].rstrip(".") if lines else type(error).__name__

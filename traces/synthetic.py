@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from moeplan.errors import InputError
+from traces.progress import OnToken, ignore_tokens
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace, TraceHeader
 
 MAX_EXPERTS = 2**15 - 1  # ids are int16
@@ -19,24 +20,29 @@ MAX_DRAWS = 10**9  # about a minute of random numbers
 
 def synthesize(
     *, n_tokens: int, n_prefill: int, n_moe_layers: int, n_experts: int, top_k: int, zipf: float, repeat_frac: float,
-    seed: int, model: str = "synthetic",
+    seed: int, model: str = "synthetic", on_token: OnToken = ignore_tokens,
 ) -> RoutingTrace:  # fmt: skip
     """
     One request whose experts follow a Zipf law per layer (weights rank^-zipf) and repeat.
 
-    Each slot keeps the previous token's expert with probability repeat_frac and is drawn afresh otherwise.
+    Each slot keeps the previous token's expert with probability repeat_frac and is drawn afresh otherwise.  on_token
+    watches: tokens done, in all.
     """
-    if not 0 < top_k <= n_experts or n_tokens < 1 or not 0 <= n_prefill <= n_tokens:
-        raise InputError(
-            "synthesize",
-            "must have 0 < top_k <= n_experts and 0 <= n_prefill <= n_tokens",
-            f"top_k {top_k}, n_experts {n_experts}, n_prefill {n_prefill}, n_tokens {n_tokens}",
-        )
-    if n_moe_layers < 1 or n_experts > MAX_EXPERTS or n_tokens * n_moe_layers * n_experts > MAX_DRAWS:
-        must = f"must have a MoE layer, at most {MAX_EXPERTS} experts and {MAX_DRAWS:.0e} tokens x layers x experts"
-        raise InputError("synthesize", must, (n_tokens, n_moe_layers, n_experts))
-    if not 0 <= repeat_frac <= 1 or not 0 <= zipf < 100:
-        raise InputError("synthesize", "must have 0 <= repeat <= 1 and 0 <= zipf < 100", (repeat_frac, zipf))
+    for name, value, holds, must in (
+        ("n_moe_layers", n_moe_layers, n_moe_layers >= 1, "must be at least 1"),
+        ("n_experts", n_experts, 1 <= n_experts <= MAX_EXPERTS, f"must be 1 to {MAX_EXPERTS}"),
+        ("top_k", top_k, 1 <= top_k <= n_experts, f"must be 1 to {n_experts}, the experts of a layer"),
+        ("n_tokens", n_tokens, n_tokens >= 1, "must be at least 1"),
+        ("n_prefill", n_prefill, 0 <= n_prefill <= n_tokens, f"must be 0 to {n_tokens}, the tokens in all"),
+        ("zipf", zipf, 0 <= zipf < 100, "must be at least 0 and below 100"),
+        ("repeat", repeat_frac, 0 <= repeat_frac <= 1, "must be 0 to 1"),
+    ):
+        if not holds:
+            raise InputError(f"synthesize: {name}", must, value)
+    n_draws = n_tokens * n_moe_layers * n_experts
+    if n_draws > MAX_DRAWS:
+        must = f"must be at most {MAX_DRAWS:,} for tokens x layers x experts"
+        raise InputError("synthesize", must, f"{n_draws:,}", "ask for fewer tokens")
     rng = np.random.default_rng(seed)
     log_weights = -zipf * np.log(np.arange(1, n_experts + 1))
     popularity = np.stack([rng.permutation(log_weights) for _ in range(n_moe_layers)])
@@ -48,6 +54,7 @@ def synthesize(
             layers, slots = np.nonzero(kept)
             keys[layers, ids[token - 1][layers, slots]] = np.inf
         ids[token] = np.argsort(-keys, axis=1)[:, :top_k]
+        on_token(token + 1, n_tokens)
     numbers = f"zipf {zipf}, repeat {repeat_frac}, seed {seed}"
     header = made_up_header(model, n_experts, range(n_moe_layers), "moeplan trace synthesize", numbers)
     return RoutingTrace(

@@ -11,7 +11,7 @@ these two and is exact for its question; it knows nothing of which rows come out
 
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
@@ -47,7 +47,8 @@ class LmHeadPredictor:
             with np.load(path, allow_pickle=False) as arrays:
                 w1, w2 = arrays["fc1"].astype(np.float32), arrays["fc2"].astype(np.float32)
         except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
-            raise InputError(str(path), "must be an .npz with fc1 and fc2", error) from error
+            got = "another archive" if is_zipfile(path) else "another kind of file"
+            raise InputError(str(path), "must be an .npz with fc1 and fc2", got) from error
         if w1.ndim != 2 or w1.shape[1] != hidden_size or w2.shape != (vocab_size, len(w1)):
             must = f"must be fc1 (rank, {hidden_size}) and fc2 ({vocab_size}, rank)"
             raise InputError(str(path), must, f"{w1.shape} and {w2.shape}", "it is another model's")

@@ -85,7 +85,11 @@ def _threads(grid: Grid) -> tuple[int, ...]:
 
 
 def _large_store(models: Mapping[str, ReadyModel]) -> Path | None:
-    """The largest store where it is large enough to be read for the spot checks, else None."""
+    """
+    The largest store where it is large enough to be read for the spot checks, else None.
+
+    models: of all cells of the grid, so that it is the same file whatever cells are missing when a grid goes on.
+    """
     store = max((model.store for model in models.values()), key=lambda path: path.stat().st_size)
     return store if store.stat().st_size >= LEAST_READ_BYTES else None
 

@@ -19,7 +19,8 @@ from moeplan.errors import InputError
 from moeplan.files import read_text, write_text
 from moeplan.quantity import format_bytes
 from reference_runtime.loading.weight_loading import open_model
-from reference_runtime.runtime import SHIPPED, RuntimeOptions, find_model, prepare_store
+from reference_runtime.runtime_options import SHIPPED, RuntimeOptions, find_model, prepare_store
+from reference_runtime.saved_state import open_state
 from reference_runtime.streaming.expert_store import default_store_path, open_store
 from reference_runtime.streaming.source_fingerprint import source_fingerprint
 from reference_runtime.synthetic_model import KINDS, synthetic_config, tensor_plans, write_synthetic
@@ -73,9 +74,12 @@ def prepare(
     """
     Make what is missing for some cells; the models by name.  given: files that stand for models of random weights.
 
+    Model files and stores are those of the whole grid, whatever part of it is run: the spot checks read one of them.
+    States are made for the cells alone.
+
     Raises InputError where the disk has too little room, a text is too short, or a model is not the one of before.
     """
-    names = list(dict.fromkeys(cell.model for cell in cells))
+    names = list(dict.fromkeys(cell.model for cell in grid.cells))
     for name in given:
         if name not in grid.models:
             raise InputError(f"--model-{name}", f"must be a model of the grid: {', '.join(grid.models)}", name)
@@ -87,12 +91,31 @@ def prepare(
             report(f"writing random weights, {path}")
             write_synthetic(load_model_spec(model.shape), path, KINDS[model.quantisation], seed=SEED)
     _check_same_models(folder, {name: find_model(files[name]) for name in names})
-    ready = {name: _ready(folder, name, files[name], grid.models[name], cells, report) for name in names}
+    ready = {name: _ready(folder, name, files[name], grid, report) for name in names}
     for cell in cells:
-        if cell.state is not None and not state_path(folder, cell).exists():
+        if cell.state is not None and not _has_state(folder, cell, ready[cell.model]):
             report(f"feeding {cell.state} tokens to {cell.model}")
             _make_state(folder, cell, ready[cell.model])
     return ready
+
+
+def _has_state(folder: Path, cell: Cell, model: ReadyModel) -> bool:
+    """
+    Whether the state of a cell is there.  One that is damaged or of an older format is removed, to be made again.
+
+    Raises InputError where it is of another model or text: somebody put it there.
+    """
+    path = state_path(folder, cell)
+    if not path.exists():
+        return False
+    try:
+        state = open_state(path)
+    except InputError:
+        path.unlink()
+        return False
+    state.check_prompt(model.text[: cell.state])
+    state.check_model(open_model(model.path))
+    return True
 
 
 def _given_name(folder: Path, name: str, model: GridModel, given: Path | None) -> str:
@@ -169,11 +192,11 @@ def _own_store(folder: Path, name: str) -> Path:
     return (folder / "stores" / f"{name}.bundle").resolve()
 
 
-def _ready(folder: Path, name: str, given: str, model: GridModel, cells: Sequence[Cell], report: Report) -> ReadyModel:
-    path = find_model(given)
+def _ready(folder: Path, name: str, given: str, grid: Grid, report: Report) -> ReadyModel:
+    path, model = find_model(given), grid.models[name]
     store = _store(path, _own_store(folder, name), report)
     text = [token for trace in model.text for token in _token_ids(trace)]
-    longest = max(cell.n_tokens for cell in cells if cell.model == name)
+    longest = max(cell.n_tokens for cell in grid.cells if cell.model == name)
     if len(text) < longest:
         must = f"must have {longest} tokens for its longest cell"
         raise InputError(f"models.{name}.text", must, len(text), "name more traces")

@@ -12,9 +12,9 @@ from typing import Any
 
 from moeplan.files import flush_to_disk
 from reference_runtime.conditions import code_fingerprint
+from reference_runtime.processor_time import load_average, processor_times, steal_frac
 from reference_runtime.validation_grid.child import run_moeplan
 from reference_runtime.validation_grid.grid import Cell
-from reference_runtime.validation_grid.machine_load import load_average, load_mark
 from reference_runtime.validation_grid.prepared import ReadyModel, model_arguments, state_path
 from reference_runtime.validation_grid.run_order import PlannedRun
 
@@ -50,14 +50,14 @@ def run_cell(folder: Path, run: PlannedRun, model: ReadyModel, before: Spots, ta
     work = Path(tempfile.mkdtemp(prefix=f".{run.name}-", dir=cells))
     try:
         work.chmod(0o755)
-        started_at, average, mark, began_s = datetime.now(UTC), load_average(), load_mark(), perf_counter()
+        started_at, average, times, began_s = datetime.now(UTC), load_average(), processor_times(), perf_counter()
         arguments = [*cell_arguments(folder, run.cell, model), "--record", str(work)]
         run_moeplan(run.name, arguments, model.text[: run.cell.n_tokens], folder)
         measured = {
             "started_at": started_at.isoformat(timespec="seconds"),
             "seconds": perf_counter() - began_s,
             "load_average": average,
-            "steal_frac": load_mark().steal_frac_since(mark),
+            "steal_frac": steal_frac(times, processor_times()),
         }
         after = take()
         measured["spot_checks"] = {"before": before, "after": after}

@@ -10,8 +10,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from moeplan.quantity import format_bytes
+from simulator.inverse.proofs import doubt_of_more_slots
 from simulator.inverse.search import thinned
-from simulator.inverse.speeds import Speeds, doubt_of_more_slots
+from simulator.inverse.speeds import Speeds
 from simulator.memory import n_routed_experts
 from simulator.question import Question
 
@@ -50,7 +51,7 @@ class CapGrid:
 
     def __init__(self, speeds: Speeds, question: Question, least_bytes: int = 0) -> None:
         """least_bytes: no smaller cap is asked for."""
-        self._doubt = doubt_of_more_slots(question)
+        self._doubt = doubt_of_more_slots(speeds, question)
         all_runs = [[cap for cap in run if cap >= least_bytes] for run in cap_runs(speeds, question)]
         self.step_bytes = speeds.prepared(question).layout.padded_bytes
         self.runs: Sequence[Sequence[int]] = [run for run in all_runs if run]

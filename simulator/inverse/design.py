@@ -12,20 +12,22 @@ from typing import Any
 import numpy as np
 
 from moeplan.errors import InputError
+from moeplan.quantity import format_bytes
 from simulator.cache_passes.rows import MAX_KEYS
 from simulator.engine_fast import FastEngine, decide
+from simulator.inverse.proofs import faster_storage_never_slower
 from simulator.inverse.routing import NO_LOCALITY, Locality, made_up, routing_for
 from simulator.inverse.search import first_reaching
 from simulator.inverse.shapes import MAX_DEVIATION_FRAC, Wish, active_params, shapes
-from simulator.inverse.speeds import Speeds, faster_storage_never_slower, miss_tables
+from simulator.inverse.speeds import Speeds, miss_tables
 from simulator.inverse.storage_grid import rate_grid
 from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
 from simulator.plan_result import Design, DesignResult
 from simulator.prefetch import NONE, default_prefetch
-from simulator.question import Prepared, Question
+from simulator.question import Prepared, Question, available_ram_bytes
 from simulator.result import Interval, Verdict
-from simulator.small_print import small_print, warnings_of
+from simulator.small_print import small_print
 from simulator.sweep import N_SWEEP_SAMPLES
 from simulator.timeline import Timeline
 from traces.routing_trace import RoutingTrace
@@ -172,7 +174,7 @@ def _holds_from(speeds: Speeds, holds_frac: float, end: Callable[[Interval], flo
         assert share is not None
         return end(share) >= holds_frac
 
-    return first_reaching([rates], holds, is_monotone=faster_storage_never_slower(question))
+    return first_reaching([rates], holds, is_monotone=faster_storage_never_slower(speeds, question))
 
 
 def _without_locality(question: Question, seed: int) -> float:
@@ -203,7 +205,13 @@ def _print(wish: Wish, last: Prepared, routing: Routing, seed: int) -> dict[str,
 
 def _warnings(last: Prepared) -> tuple[str, ...]:
     """What must not be missed, but for what the small print says of the routing."""
-    ram = [text for text in warnings_of(last) if text.startswith("The RAM cap")]
+    question, available = last.question, available_ram_bytes(last.question.profile)
+    ram = []
+    if question.cap_bytes > available:
+        ram.append(
+            f"The RAM cap of {format_bytes(question.cap_bytes)} is more than the {format_bytes(available)} that "
+            f"{question.profile.title} leaves to a program: a design that takes more than that cannot run on it."
+        )
     unknown = "No such model exists: its routing, and what it can do, are not known; the interval covers neither."
     late = f"{_why_unhidden(last.question)}, so nothing is hidden: what holds is what a prefetch before it would hide."
     return (*ram, unknown, *([late] if last.question.prefetch == NONE else ()))

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from moeplan.quantity import format_bytes, format_rate
 from simulator.inverse.caps import CapGrid
+from simulator.inverse.proofs import faster_storage_never_slower
 from simulator.inverse.search import first_reaching, thinned
-from simulator.inverse.speeds import Speeds, faster_storage_never_slower
+from simulator.inverse.sold import doubt_of_storage
+from simulator.inverse.speeds import Speeds
 from simulator.inverse.storage_grid import rate_grid
 from simulator.plan_result import Front, FrontPoint
 from simulator.question import Question, available_ram_bytes
@@ -23,7 +25,7 @@ def pareto_front(speeds: Speeds, target: float) -> Front:
     question = speeds.question
     caps = thinned(CapGrid(speeds, question).caps, N_FRONT_CAPS)
     rates = rate_grid(question.profile.ram.peak_bandwidth.value)
-    is_monotone = faster_storage_never_slower(question)
+    is_monotone = faster_storage_never_slower(speeds, question)
     speeds.decide([replace(question, ram_cap_bytes=cap) for cap in caps])
 
     def least_rates(speed: Speed) -> list[tuple[int, float]]:
@@ -41,9 +43,13 @@ def pareto_front(speeds: Speeds, target: float) -> Front:
     def points(speed: Speed) -> tuple[FrontPoint, ...]:
         return tuple(_point(speeds, cap, rate) for cap, rate in least_rates(speed))
 
+    def low(question: Question) -> float:
+        """The low end, 0 where not even the value meets the target: it never lies above it."""
+        return speeds.low(question) if speeds.speed(question) >= target else 0.0
+
     return Front(
         points(speeds.speed),
-        points(speeds.low),
+        points(low),
         "bisected" if is_monotone else "scanned",
         f"{len(caps)} RAM caps, {format_bytes(caps[0])} to {format_bytes(caps[-1])}; for each the least of "
         f"{len(rates):,} storage speeds, {format_rate(rates[0])} to {format_rate(rates[-1])}, in steps of 1 %",
@@ -59,4 +65,11 @@ def _with_rate(question: Question, speed: Speed, target: float) -> Callable[[flo
 def _point(speeds: Speeds, cap: int, rate: float) -> FrontPoint:
     interval = speeds.interval(replace(speeds.question, ram_cap_bytes=cap, storage_read_bytes_per_s=rate))
     assert interval is not None
-    return FrontPoint(cap, rate, interval)
+    return FrontPoint(cap, rate, interval, _doubts(speeds.question, cap, rate))
+
+
+def _doubts(question: Question, cap: int, rate: float) -> str:
+    """Why this device cannot have it, or nobody sells it."""
+    is_beyond = cap > available_ram_bytes(question.profile)
+    doubts = "more RAM than this device leaves" if is_beyond else "", doubt_of_storage(question.profile, rate)
+    return "; ".join(doubt for doubt in doubts if doubt)

@@ -12,9 +12,11 @@ from typing import Generic, TypeVar
 
 from moeplan.quantity import format_bytes, format_rate
 from simulator.inverse.caps import CapGrid, floor_bytes
+from simulator.inverse.proofs import faster_storage_never_slower, more_slots_never_slower
 from simulator.inverse.routing import Locality, locality_of, routing_for, routing_text, same_every_token
 from simulator.inverse.search import first_reaching, thinned
-from simulator.inverse.speeds import Speeds, faster_storage_never_slower, more_slots_never_slower
+from simulator.inverse.sold import doubt_of_storage
+from simulator.inverse.speeds import Speeds
 from simulator.inverse.storage_grid import rate_grid
 from simulator.model.size import file_bytes
 from simulator.model.spec import ModelSpec, with_quantisation, with_top_k
@@ -26,6 +28,7 @@ from traces.routing_trace import RoutingTrace
 CONTEXT_STEP = 256  # tokens
 FEW_CONTEXTS = 24  # where each has to be tried
 MANY_TOP_K = 2  # every top-k up to so many times the model's own, doublings beyond
+MAX_ACCESSES = 2**26  # experts of all rows of a made-up trace: 128 MB; a long one has no doublings beyond
 # From the best down; types that runtimes on devices have kernels for.
 QUANTISATIONS = ("f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q3_k", "q2_k")
 
@@ -114,7 +117,7 @@ def ram_limit(speeds: Speeds, target: float) -> Limit:
     found = find(grid.runs, ask, target, is_monotone=grid.is_monotone)
     available = available_ram_bytes(question.profile)
     beyond = max(found.value or 0, found.cautious_value or 0) > available
-    note = f"this device leaves {format_bytes(available)} to a program" if beyond else ""
+    note = f"this device leaves only {format_bytes(available)} to a program" if beyond else ""
     return _limit(
         found, grid.is_monotone, what="ram_cap", sense="least", today=question.cap_bytes, grid=grid.text, note=note
     )
@@ -122,22 +125,25 @@ def ram_limit(speeds: Speeds, target: float) -> Limit:
 
 def storage_limit(speeds: Speeds, target: float) -> Limit:
     """The least sequential read rate; latencies stay."""
-    question, is_monotone = speeds.question, faster_storage_never_slower(speeds.question)
-    rates = rate_grid(question.profile.ram.peak_bandwidth.value)
+    question, is_monotone = speeds.question, faster_storage_never_slower(speeds, speeds.question)
+    today = question_rates(question).sequential_read_bytes_per_s
+    grid = rate_grid(question.profile.ram.peak_bandwidth.value)
+    rates = sorted({*grid, today})  # where today's meets it, the answer is no more
 
     def ask(rate: float) -> Asked:
         return Asked(speeds, replace(question, storage_read_bytes_per_s=rate))
 
     found = find([rates], ask, target, is_monotone=is_monotone)
     text = f"{len(rates):,} rates, {format_rate(rates[0])} to {format_rate(rates[-1])}, in steps of 1 %"
-    today = question_rates(question).sequential_read_bytes_per_s
-    note = "latencies as they are; the grid ends at the RAM's bandwidth"
+    wanted = found.cautious_value or found.value
+    doubt = "" if wanted is None else doubt_of_storage(question.profile, wanted)
+    note = (f"{doubt}; " if doubt else "") + "latencies as they are; the grid ends at the RAM's bandwidth"
     return _limit(found, is_monotone, what="storage_read", sense="least", today=today, grid=text, note=note)
 
 
 def context_limit(speeds: Speeds, target: float) -> Limit:
     """The largest context at which decode begins."""
-    question, is_monotone = speeds.question, _longer_never_faster(speeds.question)
+    question, is_monotone = speeds.question, _longer_never_faster(speeds)
 
     @lru_cache(maxsize=MAX_ASKED)
     def ask(context: int) -> Asked:
@@ -145,30 +151,33 @@ def context_limit(speeds: Speeds, target: float) -> Limit:
 
     n_decode = max(step.context for step in ask(0).speeds.prepared(ask(0).question).steps if step.is_decode)
     longest = question.model.context_length - n_decode
+    today = next(step.context for step in speeds.prepared(question).steps if step.is_decode) - 1
     contexts = sorted({*range(0, longest + 1, CONTEXT_STEP), max(0, longest)}, reverse=True)
     if not is_monotone:
         contexts = thinned(contexts, FEW_CONTEXTS)
+    contexts = sorted({*contexts, min(today, longest)}, reverse=True)  # what today meets is met
     found = find(_context_runs(contexts, ask), ask, target, is_monotone=is_monotone)
-    first = next(step.context for step in speeds.prepared(question).steps if step.is_decode)
     return _limit(
         found,
         is_monotone,
         what="context",
         sense="largest",
-        today=first - 1,
+        today=today,
         grid=f"{len(contexts):,} contexts from {contexts[-1]:,} to {contexts[0]:,} tokens",
-        note="tokens in the KV cache when decode begins; its bytes are taken from the experts",
+        note="tokens in the KV cache when decode begins"
+        + ("" if question.model.experts is None else "; its bytes are taken from the experts"),
     )
 
 
-def _longer_never_faster(question: Question) -> bool:
+def _longer_never_faster(speeds: Speeds) -> bool:
     """
     Whether a longer context is proven never to be faster: less room for the cache, more keys to read.
 
     Measured kernel times, and bursts after a rest, may fall somewhere; the roofline cannot.
     """
-    profile = question.profile
-    return more_slots_never_slower(question) and profile.cpu.kernels is None and profile.storage.bursts is None
+    profile = speeds.question.profile
+    is_roofline = profile.cpu.kernels is None and profile.storage.bursts is None
+    return is_roofline and more_slots_never_slower(speeds, speeds.question)
 
 
 def _context_runs(contexts: Sequence[int], ask: Callable[[int], Asked]) -> list[Sequence[int]]:
@@ -202,7 +211,8 @@ def top_k_limit(speeds: Speeds, target: float) -> Limit:
     assert trace is not None
     own, n_experts = model.experts.top_k, model.experts.n_experts
     doublings = [own * 2**power for power in range(2, n_experts.bit_length() + 1)]
-    values = sorted({k for k in [*range(1, MANY_TOP_K * own + 1), *doublings, n_experts] if k <= n_experts})
+    beyond = [k for k in (*doublings, n_experts) if k * trace.n_tokens * trace.n_moe_layers <= MAX_ACCESSES]
+    values = sorted({k for k in [*range(1, MANY_TOP_K * own + 1), *beyond] if k <= n_experts})
     locality = locality_of(trace)
 
     @lru_cache(maxsize=MAX_ASKED)
@@ -222,7 +232,8 @@ def top_k_limit(speeds: Speeds, target: float) -> Limit:
     more_work_is_slower = question.profile.cpu.kernels is None
     most = first_reaching([values[::-1]], is_possible, is_monotone=more_work_is_slower)
     possible = [value for value in values[::-1] if most is not None and value <= most]
-    beyond = "" if most == values[-1] else f"; above {most or 0} compute alone is too slow"
+    too_many = [value for value in values if value > (most or 0)]
+    why = f"; above {most or 0} {_why_not(unmissed(too_many[0]))}" if too_many else ""
     found = find([possible], ask, target, is_monotone=False)
     return _limit(
         found,
@@ -230,16 +241,25 @@ def top_k_limit(speeds: Speeds, target: float) -> Limit:
         what="top_k",
         sense="largest",
         today=own,
-        grid=f"{len(values)} values from {n_experts} down to 1{beyond}",
-        note=f"{_where_from(found, model, trace, locality)}another top-k than the trained one changes the output",
+        grid=f"{len(values)} values from {values[-1]} down to 1{why}",
+        note=_top_k_note(found, model, trace, locality, "" if possible else _why_not(unmissed(values[0]))),
     )
 
 
-def _where_from(found: Found[int], model: ModelSpec, trace: RoutingTrace, locality: Locality) -> str:
-    """Which routing the answers are for."""
+def _why_not(speeds: Speeds) -> str:
+    """Why a model that never waits for an expert misses the target."""
+    prepared = speeds.prepared(speeds.question)
+    return "it does not fit the RAM cap" if prepared.scenario is None else "compute alone is too slow"
+
+
+def _top_k_note(found: Found[int], model: ModelSpec, trace: RoutingTrace, locality: Locality, why_none: str) -> str:
+    """Why there is none, or which routing the answers are for."""
+    if why_none:
+        return f"even with one expert a token {why_none}"
     values = [value for value in (found.value, found.cautious_value) if value is not None]
     told = dict.fromkeys(routing_text(with_top_k(model, value), trace, locality) for value in values)
-    return f"routing: {' and '.join(told)}; " if told else ""
+    routing = f"routing: {' and '.join(told)}; " if told else ""
+    return f"{routing}another top-k than the trained one changes the output"
 
 
 def quantisation_limit(speeds: Speeds, target: float) -> Limit:
@@ -247,7 +267,8 @@ def quantisation_limit(speeds: Speeds, target: float) -> Limit:
     question, model = speeds.question, speeds.question.model
     types = model.tensor_types
     today = types.dense_ffn if model.experts is None else types.experts
-    names = sorted({*QUANTISATIONS, today}, key=lambda name: -file_bytes(with_quantisation(model, name)))
+    known = dict.fromkeys((today, *QUANTISATIONS))  # of types with as many bytes today's is asked first
+    names = sorted(known, key=lambda name: -file_bytes(with_quantisation(model, name)))
 
     @lru_cache(maxsize=MAX_ASKED)
     def ask(name: str) -> Asked:

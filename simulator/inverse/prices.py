@@ -11,10 +11,11 @@ Prices of parts, as a person writes them down in a small YAML file:
 What the device has today costs nothing.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from hardware_profiles.schema_base import ByteRate, ByteSize, ProfileError
 from moeplan.strict_yaml import load_model
@@ -64,17 +65,35 @@ class ComputePart(_Frozen):
 
 
 def _parts_or_rate(raw: object) -> object:
-    if isinstance(raw, dict) or (isinstance(raw, list) and len(raw) <= MAX_PARTS):
+    if isinstance(raw, dict | list | tuple | RamPerGib):
         return raw
     raise ProfileError("ram", f"must be {{per_gib: PRICE}} or a list of at most {MAX_PARTS} parts", repr(raw)[:40])
+
+
+def _ram_kind(raw: object) -> str:
+    """Which of the two a price of RAM is, so that a complaint is about that one alone."""
+    return "rate" if isinstance(raw, dict | RamPerGib) else "parts"
+
+
+RamPrice = Annotated[
+    Annotated[RamPerGib, Tag("rate")] | Annotated[tuple[RamPart, ...], Field(max_length=MAX_PARTS), Tag("parts")],
+    Discriminator(_ram_kind),
+    BeforeValidator(_parts_or_rate),
+]
+
+
+def _one_word(text: object) -> object:
+    if isinstance(text, str) and re.fullmatch(r"[^\s<>&]{1,12}", text):
+        return text
+    raise ProfileError("currency", "must be one word of at most 12 characters", repr(text)[:40], "write EUR or USD")
 
 
 class Prices(_Frozen):
     """A price list."""
 
     schema_version: Literal[1]
-    currency: Annotated[str, Field(min_length=1, max_length=12, pattern=r"^[^\s<>&]+$")]
-    ram: Annotated[RamPerGib | tuple[RamPart, ...], BeforeValidator(_parts_or_rate)] = ()
+    currency: Annotated[str, BeforeValidator(_one_word)]
+    ram: RamPrice = ()
     storage: Annotated[tuple[StoragePart, ...], Field(max_length=MAX_PARTS)] = ()
     compute: Annotated[tuple[ComputePart, ...], Field(max_length=MAX_PARTS)] = ()
 

@@ -107,4 +107,4 @@ def same_every_token(model: ModelSpec, trace: RoutingTrace) -> RoutingTrace:
     row = np.arange(model.experts.top_k, dtype=np.int16)
     ids = np.broadcast_to(row, (trace.n_tokens, model.n_moe_layers, len(row)))
     header = replace(trace.header, n_experts=model.experts.n_experts, layer_ids=model.moe_layer_ids)
-    return replace(trace, header=header, expert_ids=np.ascontiguousarray(ids), weights=None, predicted={})
+    return replace(trace, header=header, expert_ids=ids, weights=None, predicted={})  # one row in memory, seen as all

@@ -56,12 +56,18 @@ def shapes(wish: Wish) -> list[ModelSpec]:
     """
     if wish.like.experts is None:
         raise InputError("--like", "must be a model with experts", wish.like.name)
+    if wish.n_params is not None and (wish.n_active_params or 0) > wish.n_params:
+        must = f"must be at most the {format_params(wish.n_params)} of --params"
+        raise InputError("--active", must, format_params(wish.n_active_params or 0), "a token uses a part of all")
     found = {
         (n, k, size): _model(wish.like, n, k, size)
         for n, k, size in _combinations(wish)
         if 1 <= k <= n <= MAX_EXPERTS and size >= FFN_MULTIPLE
     }
     near = [model for model in found.values() if _is_near(wish, model)]
+    if not near and not wish.fixed:
+        must = f"must leave a shape of at most {MAX_EXPERTS} experts a layer and a top-k of as many"
+        raise InputError("design", must, "none")
     if not near:
         raise InputError(
             "design",

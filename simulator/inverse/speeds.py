@@ -5,17 +5,17 @@ They share the model, the trace, the context and the device; they may differ in 
 in the what-ifs on the device's speeds.  The equations are those of simulator.sweeps.totals.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
-from simulator.costs import MissCosts, costs_of_waits_rise, miss_costs, read_table
+from simulator.costs import MissCosts, miss_costs, read_table
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.inverse.bounded import Bounded
-from simulator.policies import STACK_POLICIES
-from simulator.prefetch import NONE
+from simulator.inverse.draws import DrawnDevice, DrawnReads, DrawnTimes, drawn_totals
+from simulator.prefetch import PRE_ATTENTION
 from simulator.question import (
     Prepared,
     Question,
@@ -27,9 +27,8 @@ from simulator.question import (
 )
 from simulator.result import Interval
 from simulator.scenario import Scenario
-from simulator.simulate import interval_of
+from simulator.simulate import N_SAMPLES, interval_of
 from simulator.sweeps.decisions import counted_misses
-from simulator.sweeps.definition import N_SWEEP_SAMPLES
 from simulator.sweeps.replay import lean_replay
 from simulator.sweeps.totals import ComputeTimes, ComputeWorks, CountedTokens, MissSums, Totals
 from traces.routing_trace import RoutingTrace
@@ -44,15 +43,16 @@ PLAN_FIELDS = (
 TOKEN_FIELDS = ("start", "warm_up_tokens", "lm_head_predictor")
 DRAW_FIELDS = ("layout", "n_threads")
 COMPUTE_FIELDS = (*DRAW_FIELDS, "compute_factor", "ram_bytes_per_s", "gemv_flop_per_s")
+READ_FIELDS = (*COMPUTE_FIELDS, "storage_latency_s", "storage_limit_bytes_per_s")  # and the rate, which scales them
 AT_ONCE = 10  # capacities of one pass over the trace: the counts of a long trace must fit into memory
-MAX_SUMS_BYTES = 256 * 2**20  # holds the draws of one variation at 16,384 contexts of a 21B; found again when needed
-MAX_TIMES_BYTES = 128 * 2**20
+MAX_SUMS_BYTES = 64 * 2**20  # of central variations, 4 MB each at 16,384 contexts of a 21B; found again when needed
+MAX_TIMES_BYTES = 128 * 2**20  # of all draws of a compute side, 105 MB there
 
 
 class Speeds:
     """Decode speeds of a question and its variations; the same numbers as `simulate`, draws included."""
 
-    def __init__(self, question: Question, n_samples: int = N_SWEEP_SAMPLES, seed: int = 0) -> None:
+    def __init__(self, question: Question, n_samples: int = N_SAMPLES, seed: int = 0) -> None:
         """n_samples: Monte Carlo draws behind an interval. Raises InputError where trace and model do not fit."""
         self.question, self.n_samples, self.seed = question, n_samples, seed
         self._replay = lean_replay(question)
@@ -61,15 +61,16 @@ class Speeds:
         self._decided: dict[Key, tuple[dict[int, np.ndarray], int]] = {}
         self._draws: dict[Key, list[tuple[DeviceRates, float | None]]] = {}
         self._works: dict[Key, ComputeWorks] = {}
-        self._times: Bounded[ComputeTimes] = Bounded(MAX_TIMES_BYTES, lambda times: times.n_bytes)
+        self._devices: dict[Key, DrawnDevice] = {}
+        self._central: Bounded[ComputeTimes] = Bounded(MAX_SUMS_BYTES, lambda times: times.n_bytes)
+        self._times: Bounded[DrawnTimes] = Bounded(MAX_TIMES_BYTES, lambda times: times.n_bytes)
         self._sums: Bounded[MissSums] = Bounded(MAX_SUMS_BYTES, lambda sums: sums.n_bytes)
 
     def with_routing(self, trace: RoutingTrace) -> "Speeds":
         """Other experts for the same prompts and positions: what attention and all other compute cost is kept."""
         changed = Speeds(replace(self.question, trace=trace), self.n_samples, self.seed)
-        changed._tokens, changed._draws, changed._works, changed._times = (
-            self._tokens, self._draws, self._works, self._times,
-        )  # fmt: skip
+        changed._tokens, changed._draws, changed._works = self._tokens, self._draws, self._works
+        changed._devices, changed._central, changed._times = self._devices, self._central, self._times
         return changed
 
     def prepared(self, question: Question) -> Prepared:
@@ -91,21 +92,20 @@ class Speeds:
 
     def interval(self, question: Question) -> Interval | None:
         """Central tokens/s with its 80 % interval, None where the model cannot run."""
-        n_tokens = self.n_tokens(question)
-        return self._interval(question, lambda totals: n_tokens / totals.step_s)
+        totals = self._all_totals(question)
+        if totals is None:
+            return None
+        speeds = self.n_tokens(question) / totals[0]
+        return interval_of(self.speed(question), speeds[1:].tolist())
 
     def hidden_frac(self, question: Question) -> Interval | None:
         """Share of the pairs with a miss that attention hides, None where nothing misses or nothing runs."""
         totals = self.totals(question)
         if totals is None or not totals.n_missed:
             return None
-        return self._interval(question, lambda totals: totals.n_hidden / totals.n_missed)
-
-    def _interval(self, question: Question, figure: Callable[[Totals], float]) -> Interval | None:
-        if self.prepared(question).scenario is None:
-            return None
-        central, *draws = (figure(self._totals(question, index)) for index in range(self.n_samples + 1))
-        return interval_of(central, draws)
+        all_totals = self._all_totals(question)
+        assert all_totals is not None
+        return interval_of(totals.n_hidden / totals.n_missed, (all_totals[1][1:] / totals.n_missed).tolist())
 
     def low(self, question: Question) -> float:
         """The low end of the interval, 0 where the model cannot run."""
@@ -114,7 +114,27 @@ class Speeds:
 
     def totals(self, question: Question) -> Totals | None:
         """Sums over the counted tokens at the central rates, None where the model cannot run."""
-        return None if self.prepared(question).scenario is None else self._totals(question, 0)
+        scenario = self.prepared(question).scenario
+        if scenario is None:
+            return None
+        key = (self._decision_key(question, scenario), *_values(question, COMPUTE_FIELDS))
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = MissSums(self._compute_times(question), self._histogram(question)[0])
+            self._sums.put(key, sums)
+        rates = question_rates(question)
+        beside, read_s = miss_tables(question, rates, scenario.layout)
+        return sums.totals(read_s, beside, rates, question.prefetch)
+
+    def _all_totals(self, question: Question) -> tuple[np.ndarray, np.ndarray] | None:
+        """Seconds and hidden pairs of the central rates and of every draw, (1 + n_samples,) each."""
+        if self.prepared(question).scenario is None:
+            return None
+        histogram = np.stack([counts.astype(np.int64) for counts in self._histogram(question)[0].values()])
+        is_prefetched = question.prefetch == PRE_ATTENTION
+        return drawn_totals(
+            self._drawn_times(question), self.drawn_reads(question), histogram, is_prefetched=is_prefetched
+        )
 
     def n_tokens(self, question: Question) -> int:
         """Decode tokens that count."""
@@ -130,7 +150,7 @@ class Speeds:
         prepared = self.prepared(question)
         if prepared.scenario is None:
             return 0.0
-        return self.n_tokens(question) / self._compute_times(question, 0).total_s
+        return self.n_tokens(question) / self._compute_times(question).total_s
 
     def decide(self, questions: Iterable[Question]) -> None:
         """Take the cache's decisions of many variations with few passes over the trace."""
@@ -175,86 +195,70 @@ class Speeds:
             )
         return self._tokens[key]
 
-    def _drawn(self, question: Question, index: int) -> tuple[DeviceRates, float | None]:
-        """The central rates (0) or a draw, before any what-if, with the gate sparsity; the same as `simulate`'s."""
+    def _drawn(self, question: Question) -> list[tuple[DeviceRates, float | None]]:
+        """The central rates and every draw, before any what-if, with the gate sparsity; the same as `simulate`'s."""
         key = _values(question, DRAW_FIELDS)
         if key not in self._draws:
             self._draws[key] = drawn_devices(question, self.n_samples, self.seed)
-        return self._draws[key][index]
+        return self._draws[key]
 
-    def _compute_times(self, question: Question, index: int) -> ComputeTimes:
-        compute = (*_values(question, TOKEN_FIELDS), *_values(question, COMPUTE_FIELDS))
-        key = (*compute, index)
+    def drawn_device(self, question: Question) -> tuple[DrawnDevice, float]:
+        """The central device and every draw, and how many times as fast their storage is asked for."""
+        rate, own = question.storage_read_bytes_per_s, question.profile.storage.sequential_read.value
+        is_scaled = rate is not None and question.storage_limit_bytes_per_s is None
+        asked = replace(question, storage_read_bytes_per_s=None) if is_scaled else question
+        key = (*_values(asked, READ_FIELDS), asked.storage_read_bytes_per_s, asked.prefetch)
+        if key not in self._devices:
+            layout = expert_layout(asked.model, asked.layout)
+            rates = [with_what_ifs(asked, drawn) for drawn, _ in self._drawn(asked)]
+            self._devices[key] = DrawnDevice(rates, layout, _top_k(asked), asked.prefetch)
+        return self._devices[key], rate / own if rate is not None and is_scaled else 1.0
+
+    def drawn_reads(self, question: Question) -> DrawnReads:
+        """What misses cost on the central device and on every draw of it."""
+        device, factor = self.drawn_device(question)
+        return device.reads(factor)
+
+    def _compute_key(self, question: Question) -> Key:
+        return (*_values(question, TOKEN_FIELDS), *_values(question, COMPUTE_FIELDS))
+
+    def _compute_times(self, question: Question) -> ComputeTimes:
+        """Of the central rates."""
+        key = self._compute_key(question)
+        found = self._central.get(key)
+        if found is None:
+            found = self._compute_works(question).times(question_rates(question), None)
+            self._central.put(key, found)
+        return found
+
+    def _drawn_times(self, question: Question) -> DrawnTimes:
+        """Of the central rates and every draw."""
+        key = self._compute_key(question)
         found = self._times.get(key)
         if found is None:
-            drawn, sparsity = self._drawn(question, index)
-            works_key = (*_values(question, TOKEN_FIELDS), question.n_threads)
-            if works_key not in self._works:
-                scenario = self.prepared(question).scenario
-                assert scenario is not None
-                self._works[works_key] = ComputeWorks(self._counted(question, scenario), device_rates(question))
-            found = self._works[works_key].times(with_what_ifs(question, drawn), sparsity)
+            works = self._compute_works(question)
+            drawn = ((with_what_ifs(question, rates), sparsity) for rates, sparsity in self._drawn(question))
+            found = DrawnTimes.of([works.times(*each) for each in drawn])
             self._times.put(key, found)
         return found
 
-    def _totals(self, question: Question, index: int) -> Totals:
-        prepared = self.prepared(question)
-        assert prepared.scenario is not None
-        key = (self._decision_key(question, prepared.scenario), *_values(question, COMPUTE_FIELDS), index)
-        sums = self._sums.get(key)
-        if sums is None:
-            sums = MissSums(self._compute_times(question, index), self._histogram(question)[0])
-            self._sums.put(key, sums)
-        rates = with_what_ifs(question, self._drawn(question, index)[0])
-        beside, read_s = miss_tables(question, rates, prepared.layout)
-        return sums.totals(read_s, beside, rates, question.prefetch)
-
-
-def more_slots_never_slower(question: Question) -> bool:
-    """Whether a larger cache is proven never to be slower."""
-    return not doubt_of_more_slots(question)
-
-
-def doubt_of_more_slots(question: Question) -> str:
-    """
-    Why a larger cache may be slower, empty where it is proven never to be.
-
-    A stack policy's larger cache holds all that a smaller one holds, so no row misses more; and what n misses cost must
-    not fall with n, which is looked up.  Sums and percentiles of what never falls never fall.  Waking costs only where
-    reads outlast attention, which more misses can end, as issuing them lengthens it; without prefetch every miss wakes.
-    """
-    if question.model.experts is None:
-        return ""
-    if question.cache_policy not in STACK_POLICIES:
-        return f"a larger cache under {question.cache_policy} can miss more"
-    layout = expert_layout(question.model, question.layout)
-    beside, read_s = miss_tables(question, question_rates(question), layout)
-    if question.prefetch != NONE and beside.wake_s.any():
-        return "the measured cost of waking after a wait can end with more misses"
-    rises = all((np.diff(table) >= 0).all() for table in (beside.issue_s, beside.delay_s, beside.wake_s, read_s))
-    return "" if rises else "the measured cost of misses falls somewhere with their number"
-
-
-def faster_storage_never_slower(question: Question) -> bool:
-    """
-    Whether a faster storage is proven never to be slower: all its times fall, and what a wait costs falls with them,
-    which is looked up; a limiter before it has a lag.
-    """
-    layout = expert_layout(question.model, question.layout)
-    rises = costs_of_waits_rise(question_rates(question), layout, question.prefetch)
-    return question.storage_limit_bytes_per_s is None and rises
-
-
-def faster_compute_never_slower(question: Question) -> bool:
-    """Whether faster compute is proven never to be slower: all its times fall, but waking after a wait costs more."""
-    layout = expert_layout(question.model, question.layout)
-    return not miss_tables(question, question_rates(question), layout)[0].wake_s.any()
+    def _compute_works(self, question: Question) -> ComputeWorks:
+        key = (*_values(question, TOKEN_FIELDS), question.n_threads)
+        if key not in self._works:
+            scenario = self.prepared(question).scenario
+            assert scenario is not None
+            self._works[key] = ComputeWorks(self._counted(question, scenario), device_rates(question))
+        return self._works[key]
 
 
 def miss_tables(question: Question, rates: DeviceRates, layout: ExpertLayout) -> tuple[MissCosts, np.ndarray]:
     """What 0, 1, ..., top_k misses cost beside their reads, and seconds to read them at once from idle storage."""
-    top_k = 0 if question.model.experts is None else question.model.experts.top_k
+    top_k = _top_k(question)
     return miss_costs(rates, layout, top_k, question.prefetch), read_table(rates, layout, top_k)
+
+
+def _top_k(question: Question) -> int:
+    return 0 if question.model.experts is None else question.model.experts.top_k
 
 
 def _values(question: Question, names: tuple[str, ...]) -> Key:

@@ -81,6 +81,8 @@ def _item(axis: Axis, item: object, where: str) -> list[Value]:
     if text == OWN and axis.has_own:
         return [None]
     found = RANGE.fullmatch(text) if axis.kind != "text" else None
+    if found is None and ".." in text and axis.kind != "text":
+        raise InputError(where, "must be a range FIRST..LAST:COUNT", repr(text), "say how many values, e.g. :20")
     if found is None:
         return [_value(axis, text, where)]
     first, last = (_number(axis, found[end], where) for end in ("first", "last"))
@@ -88,8 +90,11 @@ def _item(axis: Axis, item: object, where: str) -> list[Value]:
 
 
 def _range(axis: Axis, first: float, last: float, count: int, where: str) -> list[Value]:
-    if not (2 <= count <= MAX_VALUES and 0 < first < last):
-        raise InputError(where, f"must be a range FIRST..LAST:COUNT that rises, COUNT 2 to {MAX_VALUES}", count)
+    if not 2 <= count <= MAX_VALUES:
+        raise InputError(where, f"must be a range FIRST..LAST:COUNT with COUNT 2 to {MAX_VALUES}", count)
+    if not 0 < first < last:
+        got = "a LAST below FIRST" if last < first else "FIRST and LAST the same" if first == last else "zero"
+        raise InputError(where, "must be a range FIRST..LAST:COUNT that rises from above zero", got)
     steps = [first * (last / first) ** (index / (count - 1)) for index in range(count)]
     steps[-1] = last  # rounding must not move the end
     if axis.kind in ("count", "byte"):

@@ -6,7 +6,7 @@ import numpy as np
 
 from simulator.engine_fast import decide
 from simulator.scenario import Scenario
-from simulator.sweeps.replay import LeanReplay, counted
+from simulator.sweeps.replay import LeanReplay
 from simulator.sweeps.totals import CountedTokens
 
 BLOCK_STEPS = 1000  # steps whose misses are counted before the next ones are decided: a MB or two
@@ -25,9 +25,9 @@ def counted_misses(scenarios: Sequence[Scenario], replay: LeanReplay) -> Iterato
     first = scenarios[0]
     shape = (len(first.steps), first.model.n_moe_layers)
     if first.model.experts is None or first.cache_policy not in PASSES:
-        yield from (decide(scenario).n_misses[counted(scenario)] for scenario in scenarios)
+        yield from (decide(scenario).n_misses[scenario.is_counted] for scenario in scenarios)
         return
-    is_counted = counted(first)  # the same for all: they share their steps and start
+    is_counted = first.is_counted  # the same for all: they share their steps and start
     slots = sorted({scenario.n_slots for scenario in scenarios if not scenario.preloaded})
     counts = miss_counts(replay.rows(first.steps), first.cache_policy, slots) if slots else None
     for scenario in scenarios:

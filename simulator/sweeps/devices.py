@@ -14,7 +14,6 @@ from simulator.question import Question, device_rates, drawn_devices, with_what_
 from simulator.result import Bound
 from simulator.scenario import Scenario
 from simulator.simulate import twice_as_fast
-from simulator.sweeps.replay import counted
 from simulator.sweeps.scenarios import Cell
 from simulator.sweeps.totals import ComputeTimes, ComputeWorks, CountedTokens, Variants, cost_table
 
@@ -62,7 +61,7 @@ class Devices:
         """The counted tokens of a scenario."""
 
         def make() -> tuple[object, CountedTokens]:
-            tokens = CountedTokens(scenario.model, scenario.steps, counted(scenario), scenario.lm_head_predictor)
+            tokens = CountedTokens(scenario.model, scenario.steps, scenario.is_counted, scenario.lm_head_predictor)
             return scenario.steps, tokens  # as long as the steps are kept no others have their id
 
         key = (id(scenario.steps), scenario.n_warm_up_tokens, scenario.lm_head_predictor)

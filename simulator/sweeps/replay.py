@@ -4,21 +4,13 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
 from simulator.question import DENSE_TOKENS, Question, question_replay
-from simulator.scenario import Extent, Replay, Scenario, Step
+from simulator.scenario import Extent, Replay, Step
 from simulator.trace_steps import StepColumns, TraceSteps
 from traces.routing_trace import RoutingTrace
 
 if TYPE_CHECKING:
     from simulator.cache_passes.rows import Rows
-
-
-def counted(scenario: Scenario) -> np.ndarray:
-    """(n_steps,) bool: the scenario's is_counted, from columns."""
-    is_decode = StepColumns.of(scenario.steps).is_decode
-    return is_decode & (np.cumsum(is_decode) > scenario.n_warm_up_tokens)
 
 
 class LeanReplay(Replay):

@@ -36,7 +36,7 @@ MANIFEST, TABLE, PARTS, LOCK = "sweep.json", "sweep.parquet", "parts", ".lock"
 CONDITIONS_KEY, FINGERPRINT_KEY = b"moeplan.sweep", b"moeplan.sweep.fingerprint"
 MAX_MANIFEST_BYTES = 64 * 2**20
 
-_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string(), int | None: pa.int64()}
+_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), int | None: pa.int64()}
 COLUMNS = pa.schema([(item.name, _TYPES.get(item.type, pa.string())) for item in fields(SweepRow)])  # type: ignore
 PART_COLUMNS = COLUMNS.append(pa.field("scenario", pa.int64()))
 
@@ -200,6 +200,9 @@ def _array(values: Sequence[Any] | np.ndarray, kind: pa.DataType) -> pa.Array:
         texts = [("" if value is None else value).encode() for value in values]
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
         return pa.Array.from_buffers(kind, len(texts), [validity, pa.py_buffer(ends), pa.py_buffer(b"".join(texts))])
+    if pa.types.is_boolean(kind):
+        bits = np.packbits(np.array(values, bool), bitorder="little")
+        return pa.Array.from_buffers(kind, len(values), [validity, pa.py_buffer(bits)])
     numbers = np.array([0 if value is None else value for value in values], str(kind).replace("double", "float64"))
     return pa.Array.from_buffers(kind, len(numbers), [validity, pa.py_buffer(numbers)])
 

@@ -15,6 +15,7 @@ from simulator.question import Prepared, Question, device_rates, prepare
 from simulator.result import Bound, SweepRow
 from simulator.scenario import Scenario
 from simulator.simulate import INTERVAL_FRAC
+from simulator.small_print import beyond_device, is_upper_bound, warnings_of
 from simulator.sweeps.decisions import miss_histograms
 from simulator.sweeps.devices import BOUNDS, Devices, compute_key, storage_key
 from simulator.sweeps.replay import LeanReplay
@@ -67,16 +68,14 @@ def cell_rows(
     for place, (cell, found) in enumerate(zip(cells, prepared, strict=True)):
         if isinstance(found, Prepared) and found.scenario is not None:
             groups.setdefault((id(found.scenario.steps), *compute_key(cell)), []).append(place)
+    told = _without_times(cells, questions, prepared, devices)
     rows: dict[int, SweepRow] = {}
     for places in groups.values():
         own = [decided[_capacity(prepared[i])] for i in places]  # type: ignore[arg-type]
         timed = _time_group(own, devices, [(cells[i], questions[i]) for i in places])
         for place, what, times in zip(places, own, timed, strict=True):
-            rows[place] = _row(cells[place], questions[place], prepared[place], devices, what, times)  # type: ignore
-    return [
-        rows[place] if place in rows else _row_without_times(cell, question, found, devices)
-        for place, (cell, question, found) in enumerate(zip(cells, questions, prepared, strict=True))
-    ]
+            rows[place] = _row(told[place], questions[place], prepared[place], what, times)  # type: ignore
+    return [rows.get(place, row) for place, row in enumerate(told)]
 
 
 def _prepare_all(
@@ -174,13 +173,11 @@ def _interval_ends(speeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.minimum(low, central), np.maximum(high, central)
 
 
-def _row(
-    cell: Cell, question: Question, prepared: Prepared, devices: Devices, decided: Decided, timed: _Timed
-) -> SweepRow:
+def _row(row: SweepRow, question: Question, prepared: Prepared, decided: Decided, timed: _Timed) -> SweepRow:
     n_tokens, experts = decided.tokens.n_tokens, question.model.experts
     n_used = 0 if experts is None else n_tokens * question.model.n_moe_layers * experts.top_k
     return replace(
-        _row_without_times(cell, question, prepared, devices),
+        row,
         tokens_per_s=n_tokens / timed.step_s,
         tokens_per_s_low=timed.tokens_per_s_low,
         tokens_per_s_high=timed.tokens_per_s_high,
@@ -194,10 +191,31 @@ def _row(
     )
 
 
-def _row_without_times(cell: Cell, question: Question, prepared: Prepared | InputError, devices: Devices) -> SweepRow:
-    """The inputs of a scenario that cannot run or that nobody can ask, and why."""
-    if isinstance(prepared, InputError):
-        return failed_row(cell, prepared, question)
+def _without_times(
+    cells: Sequence[Cell], questions: Sequence[Question], prepared: Sequence[Prepared | InputError], devices: Devices
+) -> list[SweepRow]:
+    """The rows of all cells, their times still to be found; complete for those that cannot run or nobody can ask."""
+    plans = {id(found): found for found in prepared if isinstance(found, Prepared)}
+    texts = {key: _reason_and_warnings(found) for key, found in plans.items()}
+    return [
+        failed_row(cell, found, question)
+        if isinstance(found, InputError)
+        else _row_without_times(cell, question, found, devices, *texts[id(found)])
+        for cell, question, found in zip(cells, questions, prepared, strict=True)
+    ]
+
+
+def _reason_and_warnings(prepared: Prepared) -> tuple[str, str]:
+    """Why it cannot run, or cannot on the device as bought; and what a reader of its speed must not miss."""
+    if prepared.scenario is None:
+        return prepared.plan.arithmetic, ""
+    return beyond_device(prepared), "\n".join(warnings_of(prepared))
+
+
+def _row_without_times(
+    cell: Cell, question: Question, prepared: Prepared, devices: Devices, reason: str, warnings: str
+) -> SweepRow:
+    """The inputs of a scenario that can be asked, its memory, and why it cannot run where it cannot."""
     plan, rates = prepared.plan, devices.central(cell, question)
     inputs = _inputs(cell, question)
     in_force = {
@@ -212,10 +230,12 @@ def _row_without_times(cell: Cell, question: Question, prepared: Prepared | Inpu
         **_NO_TIMES,
         verdict=plan.verdict,
         bound_by="none",
-        reason=plan.arithmetic,
+        reason=reason,
         n_slots=plan.n_slots,
         storage_bytes=plan.memory.storage_bytes,
         resident_bytes=plan.memory.resident_bytes,
+        is_upper_bound=is_upper_bound(question),
+        warnings=warnings,
     )
 
 

@@ -5,10 +5,13 @@ An error is predicted / measured - 1 of tokens/s, so above zero the prediction i
 decode token unless a name says otherwise.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
 
 from simulator.result import Interval
+
+N_BINS = 120  # see verdict_ceiling.py
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,12 @@ class Verdicts:
     waits_hidden: int = 0
     waits_waits: int = 0
 
+    @classmethod
+    def of(cls, hidden: np.ndarray, says_hidden: np.ndarray) -> "Verdicts":
+        """Of pairs (n,) bool: what was measured, and what was said of them."""
+        sides = ((hidden, says_hidden), (hidden, ~says_hidden), (~hidden, says_hidden), (~hidden, ~says_hidden))
+        return cls(*(int((measured & said).sum()) for measured, said in sides))
+
     def __add__(self, other: "Verdicts") -> "Verdicts":
         return Verdicts(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
 
@@ -110,10 +119,38 @@ class Verdicts:
         n_hidden = self.hidden_hidden + self.hidden_waits
         return max(n_hidden, self.n_pairs - n_hidden) / self.n_pairs if self.n_pairs else None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, float | None]:
         """Counts and shares."""
         shares = {name: getattr(self, name) for name in ("agreement_frac", "balanced_frac", "majority_frac")}
         return {"n_pairs": self.n_pairs, **asdict(self), **shares}
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """
+    The best that could be told of some pairs, see verdict_ceiling.py; None: no pair, or all were measured alike.
+
+    The best balanced accuracy and the best agreement are not of one and the same prediction.
+    """
+
+    n_pairs: int
+    balanced_frac: float | None
+    agreement_frac: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Boundary:
+    """
+    How near the pairs with a miss of a run lie to t_attention = t_prefetch, from its measured rows alone.
+
+    distance: median |ln(t_prefetch / t_attention)|, None without a pair; noise: standard deviation of that logarithm
+    among rows that are alike; pairs (2, 2, N_BINS): counts by clear or not, hidden or not, and what rows of their kind
+    typically are; see verdict_ceiling.py.
+    """
+
+    distance: float | None = None
+    noise: float = 0.0
+    pairs: np.ndarray = field(default_factory=lambda: np.zeros((2, 2, N_BINS), dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -141,7 +178,8 @@ class RunComparison:
     miss, None where there is none; read_ratio: measured median of t_prefetch / t_attention where there is a miss;
     prompt_s: prompt to first logits, None where the run had no prompt; naive_tokens_per_s: see baselines.py;
     noise_frac: standard error of measured_tokens_per_s from the run's own tokens, margin: of a clear verdict, both see
-    run_noise.py; held_out_tokens_per_s: predicted without the model's own shape, None where that cannot be.
+    run_noise.py; held_out_tokens_per_s: predicted without the model's own shape, None where that cannot be,
+    held_out_kept: the ops that kept rows of it all the same, both see held_out.py.
     """
 
     repeat: int
@@ -172,6 +210,8 @@ class RunComparison:
     noise_frac: float = 0.0
     margin: float = 0.0
     held_out_tokens_per_s: float | None = None
+    held_out_kept: tuple[str, ...] = ()
+    boundary: Boundary = field(default_factory=Boundary)
 
     @property
     def error_frac(self) -> float:
@@ -184,6 +224,8 @@ class CellComparison:
     """
     A cell over its repeats: medians of the speeds, means of times, sums of verdicts.
 
+    error_frac: of the medians; errors of single runs that cancel in it stand beside it, as run_errors and, by op, as
+    off_s, the mean over the runs of |predicted - measured| seconds a token, which picks worst_op.
     noise_frac: (max - min) / median of the measured tokens/s over the runs, None with a single run; run_noise_frac:
     median standard error within a run; in_interval: whether the measured median lies in the predicted interval,
     in_interval_with_noise: whether in the wide one, widened further by the runs' own noise; held_out_error_frac: error
@@ -210,6 +252,7 @@ class CellComparison:
     read_s_per_token: float
     read_ratio: float | None
     ops: dict[str, Pair]
+    off_s: dict[str, float]
     reads_s: Pair
     worst_op: str
     reason: str
@@ -218,13 +261,15 @@ class CellComparison:
     clear_verdicts: Verdicts
     runs: tuple[RunComparison, ...]
 
-    def as_short_json(self) -> dict[str, Any]:
-        """What another prediction of the same cell says: speed, error, and what is most off."""
-        names = ("predicted", "error", "noise", "in_interval", "in_interval_with_noise", "worst_op", "reason",
-                 "error_s_per_token", "reads_s_per_token", "hidden_frac", "verdicts", "clear_verdicts")  # fmt: skip
-        document = self.as_json()
-        runs = [run.error_frac for run in self.runs]
-        return {**{name: document[name] for name in names}, "run_errors": runs}
+    @property
+    def run_errors(self) -> tuple[float, ...]:
+        """Predicted / measured - 1 of each run."""
+        return tuple(run.error_frac for run in self.runs)
+
+    @property
+    def held_out_kept(self) -> tuple[str, ...]:
+        """The ops that kept the model's own rows in the prediction without its shape."""
+        return self.runs[0].held_out_kept
 
     @property
     def counts_equal(self) -> bool:
@@ -235,61 +280,3 @@ class CellComparison:
     def bytes_equal(self) -> bool:
         """Whether the bytes are the same in every run."""
         return all(run.counts.bytes_equal for run in self.runs)
-
-    def as_json(self) -> dict[str, Any]:
-        """The cell without its layers, which have a table of their own."""
-        return {
-            "cell": self.cell,
-            "conditions": asdict(self.conditions),
-            "class": self.cell_class,
-            "predicted": {"tokens_per_s": asdict(self.predicted)},
-            "measured": {"tokens_per_s": self.measured_tokens_per_s},
-            "error": self.error_frac,
-            "noise": self.noise_frac,
-            "run_noise": self.run_noise_frac,
-            "in_interval": self.in_interval,
-            "in_interval_with_noise": self.in_interval_with_noise,
-            "without_own_shape_error": self.held_out_error_frac,
-            "naive": {"tokens_per_s": self.naive_tokens_per_s, "error": self.naive_error_frac},
-            "slots": asdict(self.runs[0].slots),
-            "wait_frac": self.wait_frac,
-            "miss_rate": self.miss_rate,
-            "bytes_per_token": self.bytes_per_token,
-            "read_ratio": self.read_ratio,
-            "worst_op": self.worst_op,
-            "reason": self.reason,
-            "error_s_per_token": {op: pair.difference for op, pair in self.ops.items()},
-            "measured_s_per_token": {op: pair.measured for op, pair in self.ops.items()},
-            "reads_s_per_token": asdict(self.reads_s),
-            "hidden_frac": _hidden(self.verdicts),
-            "verdicts": _shares(self.verdicts),
-            "clear_verdicts": _shares(self.clear_verdicts),
-            "runs": [_run_json(run) for run in self.runs],
-        }
-
-
-def _shares(verdicts: Verdicts) -> dict[str, Any]:
-    return {name: verdicts.as_json()[name] for name in ("n_pairs", "agreement_frac", "balanced_frac", "majority_frac")}
-
-
-def _hidden(verdicts: Verdicts) -> dict[str, float | None]:
-    n = verdicts.n_pairs
-    return {
-        "predicted": (verdicts.hidden_hidden + verdicts.waits_hidden) / n if n else None,
-        "measured": (verdicts.hidden_hidden + verdicts.hidden_waits) / n if n else None,
-    }
-
-
-def _run_json(run: RunComparison) -> dict[str, Any]:
-    names = ("hits", "misses", "bytes_read")
-    return {
-        "repeat": run.repeat,
-        "order": run.order,
-        "n_counted": run.n_counted,
-        "predicted": {"tokens_per_s": run.speed.value, **dict(zip(names, run.counts.predicted, strict=True))},
-        "measured": {"tokens_per_s": run.measured_tokens_per_s, **dict(zip(names, run.counts.measured, strict=True))},
-        "error": run.error_frac,
-        "steal_frac": run.steal_frac,
-        "noise": run.noise_frac,
-        "clear_margin": run.margin,
-    }

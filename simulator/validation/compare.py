@@ -14,7 +14,8 @@ from simulator.validation.baselines import naive_tokens_per_s
 from simulator.validation.cell_result import CountPair, LayerComparison, Pair, RunComparison, Verdicts
 from simulator.validation.grid_cells import MeasuredRun
 from simulator.validation.predict import Prediction, gate_sparsity
-from simulator.validation.run_noise import boundary_margin, standard_error_frac
+from simulator.validation.run_noise import CLEAR_Z, standard_error_frac
+from simulator.validation.verdict_ceiling import boundary_of
 from traces.op_record import NO_LAYER, OPS
 
 if TYPE_CHECKING:
@@ -23,9 +24,14 @@ if TYPE_CHECKING:
 TOKEN_OPS = tuple(op for op in OPS if op != "read")  # they tile a token's time
 
 
-def compare(run: MeasuredRun, prediction: Prediction, held_out_tokens_per_s: float | None = None) -> RunComparison:
+def compare(
+    run: MeasuredRun,
+    prediction: Prediction,
+    held_out_tokens_per_s: float | None = None,
+    held_out_kept: tuple[str, ...] = (),
+) -> RunComparison:
     """
-    All figures of a run beside the predicted ones; held_out_tokens_per_s: see held_out.py.
+    All figures of a run beside the predicted ones; held_out_*: see held_out.py.
 
     Raises InputError where the records do not fit together.
     """
@@ -42,7 +48,8 @@ def compare(run: MeasuredRun, prediction: Prediction, held_out_tokens_per_s: flo
     predicted_moe, measured_moe = _moe_rows(predicted), _moe_rows(measured)
     missed = measured_moe["n_misses"] > 0
     counts = CountPair(_counts(predicted), _counts(measured))
-    rate, margin = prediction.read_bytes_per_s, boundary_margin(measured_moe)
+    rate, boundary = prediction.read_bytes_per_s, boundary_of(measured_moe)
+    margin = CLEAR_Z * boundary.noise
     return RunComparison(
         repeat=run.cell.repeat,
         order=run.cell.order,
@@ -71,9 +78,11 @@ def compare(run: MeasuredRun, prediction: Prediction, held_out_tokens_per_s: flo
         measured_prompt_s=run.result.prompt_s if run.n_prefill else None,
         gate_sparsity=gate_sparsity(run),
         steal_frac=run.cell.steal_frac,
-        noise_frac=standard_error_frac(_token_s(measured), _token_s(predicted)),
+        noise_frac=standard_error_frac(_token_s(measured), _token_misses(measured)),
         margin=margin,
         held_out_tokens_per_s=held_out_tokens_per_s,
+        held_out_kept=held_out_kept,
+        boundary=boundary,
     )
 
 
@@ -104,17 +113,17 @@ def verdicts(predicted: "pd.DataFrame", measured: "pd.DataFrame", *, margin: flo
     used = (measured["n_misses"] > 0) & (predicted["n_misses"] > 0) & (longer >= shorter * np.exp(margin))
     hidden = (attention >= read)[used].to_numpy()
     says_hidden = (predicted["attention"] >= predicted["read"])[used].to_numpy()
-    return Verdicts(
-        int((hidden & says_hidden).sum()),
-        int((hidden & ~says_hidden).sum()),
-        int((~hidden & says_hidden).sum()),
-        int((~hidden & ~says_hidden).sum()),
-    )
+    return Verdicts.of(hidden, says_hidden)
 
 
 def _token_s(table: "pd.DataFrame") -> np.ndarray:
     """Seconds of each token (n,)."""
     return table[list(TOKEN_OPS)].sum(axis=1).groupby(level="token").sum().to_numpy()
+
+
+def _token_misses(table: "pd.DataFrame") -> np.ndarray:
+    """Experts that each token (n,) misses."""
+    return table["n_misses"].groupby(level="token").sum().to_numpy()
 
 
 def _moe_rows(table: "pd.DataFrame") -> "pd.DataFrame":

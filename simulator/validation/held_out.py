@@ -3,10 +3,12 @@ The prediction without the model's own shape: is the profile a table of answers,
 
 A probe measures kernels at the sizes of some models.  Here the rows that have exactly the sizes of one model go, in
 every tensor type, so that its times come from what lies between other shapes.  An op keeps its own rows where no other
-shape lies on each side of each of them: that would be extrapolation, which nobody promised.
+shape lies on each side of each of them: that would be extrapolation, which nobody promised.  Which ops those are is
+told with the error, since there the profile stays a table of answers.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from hardware_profiles.kernel_table import KernelRow
@@ -17,11 +19,20 @@ from simulator.model.size import lm_head_bytes
 from simulator.model.spec import ModelSpec
 
 MISS_OPS = ("issue", "delay", "wake", "wake_on_demand", "wake_attention")
+NOT_OF_THE_CALLS = ("row", "row_wait", "attend")  # of no shape, of no shape, and at the contexts of the probe
 PROBED_CONTEXTS = tuple(2**power for power in range(3, 18))  # contexts that a probe times attention at are such
 
 
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """A profile without a model's own shape; kept: the ops that the model uses and that kept rows of it, in order."""
+
+    profile: HardwareProfile
+    kept: tuple[str, ...]
+
+
 @lru_cache(maxsize=64)
-def without_shape(profile: HardwareProfile, spec: ModelSpec) -> HardwareProfile | None:
+def without_shape(profile: HardwareProfile, spec: ModelSpec) -> HeldOut | None:
     """
     The profile without a model's own kernel rows, None where the products and experts of a decode token cannot do
     without.
@@ -32,6 +43,7 @@ def without_shape(profile: HardwareProfile, spec: ModelSpec) -> HardwareProfile 
     own = _own_sizes(spec, {row.type for row in table.rows})
     kinds = list(dict.fromkeys((row.op, row.type, row.threads) for row in table.rows))
     kept: list[KernelRow] = []
+    kept_own: dict[tuple[str, str], None] = {}
     lost: set[tuple[str, str]] = set()
     for kind in kinds:
         rows = [row for row in table.rows if (row.op, row.type, row.threads) == kind]
@@ -41,12 +53,16 @@ def without_shape(profile: HardwareProfile, spec: ModelSpec) -> HardwareProfile 
         kept += others if between else rows
         if mine and between:
             lost.add(kind[:2])
+        elif mine:
+            kept_own[kind[:2]] = None
     types = spec.tensor_types
     needed = {("gemv", types.attention), ("experts", types.experts)}  # most of a token: else nothing is to be learnt
     if not needed <= lost:
         return None
     cpu = profile.cpu.model_copy(update={"kernels": table.model_copy(update={"rows": tuple(kept)})})
-    return profile.model_copy(update={"cpu": cpu})
+    used = {kernel_calls.NO_TYPE, *types.model_dump().values()}
+    ops = dict.fromkeys(op for op, tensor_type in kept_own if tensor_type in used)
+    return HeldOut(profile.model_copy(update={"cpu": cpu}), tuple(ops))
 
 
 def _own_sizes(spec: ModelSpec, tensor_types: Iterable[str]) -> frozenset[tuple[str, float]]:
@@ -69,7 +85,7 @@ def _sizes(spec: ModelSpec) -> set[tuple[str, float]]:
         *kernel_calls.lm_head_calls(spec),
         *kernel_calls.step_calls(spec),
     ]
-    sizes: set[tuple[str, float]] = {(call.op, float(call.size)) for call in calls if call.op not in ("row", "attend")}
+    sizes: set[tuple[str, float]] = {(call.op, float(call.size)) for call in calls if call.op not in NOT_OF_THE_CALLS}
     matrices = {size for op, size in sizes if op in ("gemv", "gemm")} - {float(lm_head_bytes(spec))}
     sizes |= {(op, size) for op in ("gemv", "gemm") for size in matrices}
     width = spec.attention.n_heads * spec.attention.head_dim

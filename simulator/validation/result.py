@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from simulator.result import Interval
-from simulator.validation.cell_result import CellComparison, Verdicts
+from simulator.validation.cell_json import cell_json, short_json
+from simulator.validation.cell_result import Ceiling, CellComparison, Verdicts
 
 SCHEMA_VERSION = 1
 SIGNIFICANT_DIGITS = 4  # of every float in the JSON; measurements repeat to three at best
@@ -20,7 +21,7 @@ class GroupSummary:
     """
     The errors of a group of cells; quiet: only those whose own spread is below the bound.
 
-    Fractions are of tokens/s; None where the group is empty.
+    Fractions are of tokens/s; run_*: of the single runs, whose errors do not cancel; None where the group is empty.
     """
 
     group: str
@@ -36,6 +37,8 @@ class GroupSummary:
     coverage_with_noise_frac: float | None
     median_run_noise_frac: float | None
     held_out_median_abs_error_frac: float | None
+    run_median_abs_error_frac: float | None
+    run_p90_abs_error_frac: float | None
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,46 @@ class LeftOut:
     law_bytes: tuple[float, float] | None
     law_read_s: tuple[float, float] | None
     ours_at_state: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class BoundaryRow:
+    """
+    How hard the verdicts of a group of cells are: pairs with a miss in cells that read beside attention.
+
+    noise_frac: median over the runs of the standard deviation of ln(t_prefetch / t_attention) among alike rows;
+    distance_frac: median over the runs of their median |ln(t_prefetch / t_attention)|; within_noise_frac: share of the
+    pairs that are not clear; ceiling, clear_ceiling: the best that could be told; verdicts, clear_verdicts: what the
+    prediction says.  None without a pair.
+    """
+
+    group: str
+    n_cells: int
+    noise_frac: float | None
+    distance_frac: float | None
+    within_noise_frac: float | None
+    ceiling: Ceiling
+    clear_ceiling: Ceiling
+    verdicts: Verdicts
+    clear_verdicts: Verdicts
+
+    def as_json(self) -> dict[str, Any]:
+        """Figures and shares."""
+        return asdict(self) | {name: getattr(self, name).as_json() for name in ("verdicts", "clear_verdicts")}
+
+
+@dataclass(frozen=True)
+class HeldOutRow:
+    """
+    A model predicted without its own shape: the ops that kept rows of it, and the median absolute errors of its cells
+    with and without; None where its products and experts cannot do without.
+    """
+
+    model: str
+    n_cells: int
+    kept: tuple[str, ...]
+    median_abs_error_frac: float
+    held_out_median_abs_error_frac: float | None
 
 
 @dataclass(frozen=True)
@@ -110,6 +153,8 @@ class View:
     verdicts: Verdicts
     clear_verdicts: Verdicts
     boundary_verdicts: Verdicts
+    boundary: tuple[BoundaryRow, ...] = ()
+    held_out: tuple[HeldOutRow, ...] = ()
 
     def group(self, name: str, *, quiet: bool) -> GroupSummary:
         """The summary of a group by its name."""
@@ -129,6 +174,8 @@ class View:
                 "boundary_cells": self.boundary_verdicts.as_json(),
             },
             "groups": [asdict(group) for group in self.groups],
+            "boundary": [row.as_json() for row in self.boundary],
+            "without_own_shape": [asdict(row) for row in self.held_out],
             "prefill": [asdict(row) for row in self.prefill],
         }
 
@@ -208,7 +255,7 @@ class ValidationResult:
 
     def _cell_json(self, cell: CellComparison) -> dict[str, Any]:
         at_state = self.cell_at_state(cell.cell)
-        return {**cell.as_json(), "at_state": None if at_state is None else at_state.as_short_json()}
+        return {**cell_json(cell), "at_state": None if at_state is None else short_json(at_state)}
 
 
 def _rounded(value: Any) -> Any:

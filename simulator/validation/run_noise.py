@@ -5,8 +5,10 @@ Standard error of the mean of n token times:
 
     sqrt(variance of the residuals x tau / n)      tau = 1 + 2 x sum of the autocorrelations
 
-A residual is a token's measured share of the mean less its predicted one, so that tokens with more misses are no noise;
-the sum goes up to the first autocorrelation that is not positive, at most to n / 4.
+A residual is a token's measured time less that of the least-squares line in the token's own number of misses, so that
+tokens with more misses are no noise; where all tokens have as many, less the mean.  Misses are counts, and no
+predicted time enters: a wrong prediction is no noise.  What bends the line is counted as noise.  The sum goes up to the
+first autocorrelation that is not positive, at most to n / 4.
 
 Noise of t_attention and t_prefetch: spread of the measured times of rows with a miss about the median of their like,
 rows of the same layer for attention and rows with as many misses for the reads.
@@ -23,13 +25,23 @@ CLEAR_Z = 1.645  # standard deviations: beyond them noise alone turns at most 5 
 ONE_SIGMA = (0.1587, 0.8413)  # quantiles of a normal distribution one standard deviation from its middle
 
 
-def standard_error_frac(measured_s: np.ndarray, predicted_s: np.ndarray) -> float:
-    """Standard error of the mean of the measured token times (n,) over that mean; 0 for a single token."""
-    residual = measured_s / measured_s.mean() - predicted_s / predicted_s.mean()
+def standard_error_frac(measured_s: np.ndarray, n_misses: np.ndarray) -> float:
+    """
+    Standard error of the mean of the measured token times (n,) over that mean; n_misses (n,): of each token.
+
+    0 where there are no more tokens than the line has parameters.
+    """
+    centred_s, centred = measured_s - measured_s.mean(), n_misses - n_misses.mean()
+    weight, n_parameters = float((centred**2).sum()), 1
+    residual = centred_s / measured_s.mean()
+    if weight > 0:
+        residual = residual - float((centred * residual).sum()) / weight * centred
+        n_parameters = 2
     n = len(residual)
-    if n < 2:
+    if n <= n_parameters:
         return 0.0
-    return float(np.sqrt(residual.var(ddof=1) * _autocorrelation_time(residual) / n))
+    variance = float((residual**2).sum()) / (n - n_parameters)
+    return float(np.sqrt(variance * _autocorrelation_time(residual) / n))
 
 
 def _autocorrelation_time(residual: np.ndarray) -> float:
@@ -45,15 +57,21 @@ def _autocorrelation_time(residual: np.ndarray) -> float:
     return total
 
 
-def boundary_margin(rows: "pd.DataFrame") -> float:
+def boundary_noise(rows: "pd.DataFrame") -> float:
     """
-    The least |ln(t_prefetch / t_attention)| of a clear verdict, from measured rows with attention, read and n_misses.
+    Standard deviation of ln(t_prefetch / t_attention) among rows that are alike, from measured rows with attention,
+    read and n_misses.
 
     0 where no two rows are alike: their noise is not known.
     """
-    missed = rows[(rows["n_misses"] > 0) & (rows["attention"] > 0) & (rows["read"] > 0)]
+    missed = timed_rows(rows)
     attention = _spread(missed["attention"], missed.index.get_level_values("layer").to_numpy())
-    return CLEAR_Z * float(np.hypot(attention, _spread(missed["read"], missed["n_misses"].to_numpy())))
+    return float(np.hypot(attention, _spread(missed["read"], missed["n_misses"].to_numpy())))
+
+
+def timed_rows(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """The rows with a miss, where both times are above zero."""
+    return rows[(rows["n_misses"] > 0) & (rows["attention"] > 0) & (rows["read"] > 0)]
 
 
 def _spread(times: "pd.Series", kinds: np.ndarray) -> float:

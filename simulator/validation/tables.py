@@ -7,7 +7,7 @@ from statistics import fmean, median
 import numpy as np
 
 from hardware_profiles.schema_base import Z_80
-from moeplan.quantity import format_seconds
+from moeplan.quantity import format_seconds, format_signed
 from simulator.result import Interval
 from simulator.validation.cell_result import CellComparison, Conditions, LayerComparison, Pair, RunComparison, Verdicts
 from simulator.validation.result import GroupSummary, PrefillRow
@@ -17,35 +17,6 @@ CLASSES = (COMPUTE_BOUND, BALANCED, STORAGE_BOUND)
 BALANCED_FROM_FRAC, STORAGE_FROM_FRAC = 0.05, 0.40  # measured share of the decode time that waits for missing experts
 QUIET_NOISE_FRAC = 0.05  # a cell is quiet where its own runs spread by less than this
 BOUNDARY_RATIOS = (0.5, 2.0)  # measured median t_prefetch / t_attention of a cell near the boundary
-
-RULES = {
-    "forecast": "the profile measured once, before the grid; its interval: the profile's spreads alone, as simulate "
-    "gives it",
-    "with_drift": "the forecast's interval with, on top, how far the spot checks of the whole grid went from the probe "
-    "(standard deviation of the logarithm about the probe, compute and reads apart); both predictions' with the runs' "
-    "own noise",
-    "at_state": "the same profile at the machine's state around the run: compute times and read bursts times the state "
-    "of the spot checks / the probe's time of the same check; the state is the geometric mean of the checks before and "
-    "after the run, smoothed over the grid's checks as far as their own noise asks for it; micro-benchmarks alone, no "
-    "time of any run; its interval: the profile's spreads and, on top, what is not known of the state",
-    "error": "predicted / measured - 1 of decode tokens/s, medians over a cell's runs",
-    "noise": "(max - min) / median of the measured tokens/s over a cell's runs",
-    "run_noise": "standard error of a run's mean token time from its own tokens, with their autocorrelation",
-    "without_own_shape": "the kernel rows of exactly the model's own sizes left out, so that its times come from other "
-    "shapes; empty where no shape lies on each side",
-    "classes": "by the measured share of decode time that waits for missing experts: compute-bound below 5 %, "
-    "storage-bound above 40 %, balanced between",
-    "quiet": "cells whose noise is below 5 %",
-    "verdicts": "t_attention >= t_prefetch on (token, layer) pairs with a miss, in cells that read beside attention; "
-    "clear: the logarithms of the measured times differ by at least 1.645 standard deviations of their own noise in "
-    "that run; verdict_agreement_frac is the balanced accuracy on clear pairs",
-    "boundary": "cells whose measured median t_prefetch / t_attention lies between 0.5 and 2",
-    "naive": "1 / max(a token's bytes / RAM bandwidth, FLOP / GEMV rate, bytes read / read rate); same profile, the "
-    "rates of the cell's number of threads",
-    "laws": "tokens/s = 1 / (a + b x), a and b >= 0 by least squares of the relative error on the cells without the "
-    "value, by model class where three remain; x: miss rate, bytes read, or bytes read / read rate",
-    "prediction": "the profile, the recorded routing and the share of zero gates of the run; no time of any run",
-}
 
 
 def cell_comparison(cell: str, conditions: Conditions, runs: Sequence[RunComparison]) -> CellComparison:
@@ -58,7 +29,8 @@ def cell_comparison(cell: str, conditions: Conditions, runs: Sequence[RunCompari
     ops = _mean_ops(runs)
     wait_frac = mean_pair([run.miss_wait_s for run in runs]).measured / sum(pair.measured for pair in ops.values())
     hits, misses, n_bytes = (sum(run.counts.measured[i] for run in runs) for i in range(3))
-    worst = max(ops, key=lambda op: abs(ops[op].difference))
+    off_s = _mean_off(runs)
+    worst = max(ops, key=lambda op: off_s[op])
     ratios = [run.read_ratio for run in runs if run.read_ratio is not None]
     return CellComparison(
         cell=cell,
@@ -80,9 +52,10 @@ def cell_comparison(cell: str, conditions: Conditions, runs: Sequence[RunCompari
         read_s_per_token=fmean(run.read_s for run in runs),
         read_ratio=median(ratios) if ratios else None,
         ops=ops,
+        off_s=off_s,
         reads_s=mean_pair([run.reads_s for run in runs]),
         worst_op=worst,
-        reason=reason(worst, ops[worst], runs),
+        reason=reason(worst, ops[worst], runs) + _opposite(worst, runs),
         layers=_mean_layers(runs),
         verdicts=total_verdicts(run.verdicts for run in runs),
         clear_verdicts=total_verdicts(run.clear_verdicts for run in runs),
@@ -155,6 +128,13 @@ def reason(op: str, pair: Pair, runs: Sequence[RunComparison]) -> str:
     return f"{text}: {percent(_ratio(pair))}" if pair.measured > 0 else text
 
 
+def _opposite(op: str, runs: Sequence[RunComparison]) -> str:
+    """The ends of an op's differences over the runs where they cancel in the mean, else nothing."""
+    differences = [run.ops[op].difference for run in runs if op in run.ops]
+    low, high = min(differences), max(differences)
+    return f"; by run {signed(low)} to {signed(high)}" if low < 0 < high else ""
+
+
 def signed(seconds: float) -> str:
     """'+1.20 ms', '-30.0 us'."""
     return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
@@ -162,7 +142,7 @@ def signed(seconds: float) -> str:
 
 def percent(fraction: float) -> str:
     """'+3.1 %'."""
-    return f"{100 * fraction:+.1f} %"
+    return f"{format_signed(100 * fraction, 1)} %"
 
 
 def summaries(cells: Sequence[CellComparison]) -> tuple[GroupSummary, ...]:
@@ -182,9 +162,10 @@ def is_quiet(cell: CellComparison) -> bool:
 
 def _summary(name: str, quiet: bool, cells: list[CellComparison]) -> GroupSummary:
     if not cells:
-        return GroupSummary(name, quiet, 0, *[None] * 10)
+        return GroupSummary(name, quiet, 0, *[None] * 12)
     errors = np.array([cell.error_frac for cell in cells])
     naive = np.abs([cell.naive_error_frac for cell in cells])
+    single = np.abs([error for cell in cells for error in cell.run_errors])
     held_out = [abs(cell.held_out_error_frac) for cell in cells if cell.held_out_error_frac is not None]
     noises = [cell.noise_frac for cell in cells if cell.noise_frac is not None]
     return GroupSummary(
@@ -201,6 +182,8 @@ def _summary(name: str, quiet: bool, cells: list[CellComparison]) -> GroupSummar
         coverage_with_noise_frac=fmean(cell.in_interval_with_noise for cell in cells),
         median_run_noise_frac=median(cell.run_noise_frac for cell in cells),
         held_out_median_abs_error_frac=median(held_out) if held_out else None,
+        run_median_abs_error_frac=float(np.median(single)),
+        run_p90_abs_error_frac=float(np.quantile(single, 0.9)),
     )
 
 
@@ -248,6 +231,12 @@ def _ratio(pair: Pair) -> float:
 def _mean_ops(runs: Sequence[RunComparison]) -> dict[str, Pair]:
     names = list(dict.fromkeys(op for run in runs for op in run.ops))
     return {op: mean_pair([run.ops.get(op, Pair(0.0, 0.0)) for run in runs]) for op in names}
+
+
+def _mean_off(runs: Sequence[RunComparison]) -> dict[str, float]:
+    """By op the mean over the runs of |predicted - measured| seconds a token: what is off to and fro is off."""
+    names = list(dict.fromkeys(op for run in runs for op in run.ops))
+    return {op: fmean(abs(run.ops.get(op, Pair(0.0, 0.0)).difference) for run in runs) for op in names}
 
 
 def _mean_layers(runs: Sequence[RunComparison]) -> tuple[LayerComparison, ...]:

@@ -13,6 +13,7 @@ from simulator.validation.cell_result import CellComparison, RunComparison
 from simulator.validation.compare import compare
 from simulator.validation.drift import drift
 from simulator.validation.grid_cells import MeasuredGrid, MeasuredRun
+from simulator.validation.group_rows import boundary_rows, held_out_rows
 from simulator.validation.held_out import without_shape
 from simulator.validation.machine_state import (
     AS_PROBED,
@@ -25,8 +26,8 @@ from simulator.validation.machine_state import (
 from simulator.validation.predict import held_out_speed, predict
 from simulator.validation.provenance import machine_of, mixed_conditions
 from simulator.validation.result import ValidationResult, View
+from simulator.validation.rules import RULES
 from simulator.validation.tables import (
-    RULES,
     cell_comparison,
     is_boundary,
     n_boundary_cells,
@@ -111,8 +112,9 @@ def _under(
     """A run beside its prediction at a state with a drift, and beside that without the model's own shape."""
     state, drift_on_top = states
     prediction, others = predict(run, spec, profile, n_samples, state, drift_on_top), without_shape(profile, spec)
-    held_out = None if others is None else held_out_speed(run, spec, others, state, prediction)
-    return compare(run, prediction, held_out)
+    if others is None:
+        return compare(run, prediction)
+    return compare(run, prediction, held_out_speed(run, spec, others.profile, state, prediction), others.kept)
 
 
 def _view(cells: tuple[CellComparison, ...]) -> View:
@@ -124,6 +126,8 @@ def _view(cells: tuple[CellComparison, ...]) -> View:
         verdicts=total_verdicts(cell.verdicts for cell in beside),
         clear_verdicts=total_verdicts(cell.clear_verdicts for cell in beside),
         boundary_verdicts=total_verdicts(cell.verdicts for cell in beside if is_boundary(cell)),
+        boundary=boundary_rows(beside),
+        held_out=held_out_rows(cells),
     )
 
 

@@ -12,9 +12,10 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import TypeVar
+
+from reference_runtime.processor_time import processor_times
 
 Name = TypeVar("Name", bound=Hashable)
 Turn = Callable[[], Sequence[float]]  # does what is timed a few times: the seconds of each time that counts
@@ -23,7 +24,6 @@ TURN_S = 0.12  # the kernel counts busy time in steps of 10 ms
 N_ROUNDS, N_MOST_ROUNDS = 12, 16
 N_QUIET = 5  # undisturbed turns wanted of everything
 MOST_DISTURBED_FRAC = 0.08  # of one core, by others, in a turn that counts
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def take_turns(turns: Mapping[Name, Turn]) -> dict[Name, list[float]]:
@@ -83,10 +83,13 @@ def _set_nice(nice: int) -> None:
 
 
 def others_busy_s() -> float:
-    """Seconds that all processors spent on anything but this process, since the machine started."""
-    user, nice, system, _, _, irq, soft_irq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
-    own = os.times()
-    return (user + nice + system + irq + soft_irq + steal) * _TICK_S - own.user - own.system
+    """
+    Seconds that all processors spent on anything but this process, since the machine started.
+
+    0 where the system does not count them: every turn is then undisturbed.
+    """
+    times, own = processor_times(), os.times()
+    return 0.0 if times is None else times.busy_s - own.user - own.system
 
 
 def wait_until_quiet(patience_s: float = 120.0) -> bool:

@@ -26,7 +26,8 @@ def read(path: Path) -> ImportedRequest:
         position = [int(name.removeprefix("token_")) for name, _ in passes]
         domain = str(example.get("category") or "unspecified")
     except (KeyError, TypeError, ValueError, IndexError, StopIteration, AttributeError) as error:
-        raise InputError(str(path), "must have router_data with selected_experts a layer", repr(error)) from error
+        got = f"none at {error.args[0]!r}" if isinstance(error, KeyError) else "another form"
+        raise InputError(str(path), "must have router_data with selected_experts a layer", got) from error
     return ImportedRequest(
         expert_ids=id_cube(ids, path),
         phase=np.full(len(ids), DECODE, dtype=np.uint8),

@@ -15,13 +15,14 @@ from traces.routing_trace import DECODE
 
 def read(path: Path) -> ImportedRequest:
     """One archive as one request. Raises InputError."""
+    if not path.is_file():
+        raise InputError(str(path), "must be a file", "a folder or a device" if path.exists() else "nothing there")
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except FileNotFoundError as error:
-        raise InputError(str(path), "must be a file", "nothing there") from error
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, AttributeError) as error:
-        raise InputError(str(path), "must be an .npz archive without pickled objects", error) from error
+        got = "one that holds objects" if zipfile.is_zipfile(path) else "another kind of file"
+        raise InputError(str(path), "must be a whole .npz archive of plain arrays", got) from error
     if "expert_ids" not in arrays:
         raise InputError(str(path), "must hold the array expert_ids", sorted(arrays))
     ids = id_cube(arrays["expert_ids"], path)

@@ -1,0 +1,35 @@
+"""Tables of text for the pages of a validation, and how their figures are written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from moeplan.quantity import format_signed
+
+TITLES = {"forecast": "forecast", "at state": "at the machine's state"}
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A title, columns and rows of text; left: how many columns from the left hold words and not numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    left: int = 1
+    note: str = ""
+    words: frozenset[str] = field(default_factory=frozenset)  # columns further right that hold words too
+
+    def is_word(self, index: int) -> bool:
+        """Whether a column is aligned left."""
+        return index < self.left or self.columns[index] in self.words
+
+
+def percent(fraction: float | None) -> str:
+    """'+3.1 %'."""
+    return NOTHING if fraction is None else f"{format_signed(100 * fraction, 1)} %"
+
+
+def plain_percent(fraction: float | None) -> str:
+    """'3.1 %'."""
+    return NOTHING if fraction is None else f"{100 * fraction:.1f} %"

@@ -1,0 +1,129 @@
+"""
+All draws of a device at once: their reads as arrays, and what they take for a histogram of misses in one compiled call.
+
+Index 0 is the central device, the rest are the draws behind an interval.  The equations are those of
+simulator.sweeps.totals; reads are timed as hardware_profiles.storage does it, for all draws side by side.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from hardware_profiles.rates import DeviceRates
+from hardware_profiles.storage import StorageModel
+from simulator.costs import costs_of_waits_rise, miss_costs, read_table
+from simulator.expert_layout import ExpertLayout
+from simulator.sweeps.miss_kernels import STEP, WAIT, add_all_waits
+from simulator.sweeps.totals import ComputeTimes, cost_table
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnTimes:
+    """Compute: total_s (n,); orders int64 and attention_s float64 (n, n_kinds, n_contexts), see ComputeTimes."""
+
+    total_s: np.ndarray
+    orders: np.ndarray
+    attention_s: np.ndarray
+
+    @staticmethod
+    def of(times: Sequence[ComputeTimes]) -> "DrawnTimes":
+        """Those of every draw, in order."""
+        shape = (len(times), len(times[0].orders), len(next(iter(times[0].orders.values()))))
+        orders, attention_s = np.empty(shape, np.int64), np.empty(shape)
+        for index, one in enumerate(times):
+            for kind, key in enumerate(one.orders):
+                orders[index, kind], attention_s[index, kind] = one.orders[key], one.attention_s[key]
+        return DrawnTimes(np.array([one.total_s for one in times]), orders, attention_s)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.orders.nbytes + self.attention_s.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnReads:
+    """Speeds (n, 2) of compute and of reads while both run; tables (n, 4, top_k + 1): see totals.cost_table."""
+
+    speeds: np.ndarray
+    tables: np.ndarray
+
+
+class DrawnDevice:
+    """The rates of all draws, for one layout of experts and one prefetch policy; `reads` times any storage speed."""
+
+    def __init__(self, rates: Sequence[DeviceRates], layout: ExpertLayout, top_k: int, prefetch_policy: str) -> None:
+        self._rates, self._layout, self._top_k, self._policy = tuple(rates), layout, top_k, prefetch_policy
+        self._speeds = np.array([(one.contended_compute_frac, one.contended_read_frac) for one in rates])
+        self._reads_at = lru_cache(maxsize=256)(self._reads_now)  # 50 kB each
+
+    def reads(self, factor: float = 1.0) -> DrawnReads:
+        """With every byte read so many times as fast; latencies stay. A storage behind a limiter has factor 1 only."""
+        return self._reads_at(factor)
+
+    def _reads_now(self, factor: float) -> DrawnReads:
+        if factor == 1.0:
+            read_s = np.array([read_table(one, self._layout, self._top_k) for one in self._rates])
+        else:
+            assert self._rates[0].storage.limit_bytes_per_s is None
+            read_s = read_tables([one.storage for one in self._rates], self._layout, self._top_k, factor)
+        return DrawnReads(self._speeds, self._tables(read_s))
+
+    @cached_property
+    def costs_of_waits_rise(self) -> bool:
+        """Whether longer waits never cost less, in any draw."""
+        return all(costs_of_waits_rise(one, self._layout, self._policy) for one in self._rates)
+
+    def _tables(self, read_s: np.ndarray) -> np.ndarray:
+        if self._rates[0].kernels is None:  # what reads cost beside compute was not measured
+            nothing = np.zeros_like(read_s)
+            return np.stack([nothing, nothing, nothing, read_s], axis=1)
+        return np.array([
+            cost_table(own_s, miss_costs(one, self._layout, self._top_k, self._policy, own_s))
+            for one, own_s in zip(self._rates, read_s, strict=True)
+        ])  # fmt: skip
+
+
+def read_tables(storages: Sequence[StorageModel], layout: ExpertLayout, most: int, factor: float = 1.0) -> np.ndarray:
+    """
+    float64 (len(storages), most + 1): costs.read_table for draws of one storage, each byte `factor` times as fast.
+
+    Lanes become free in the order in which they were taken, since the bus serves one request after the other: a queue
+    of lanes is enough where StorageModel keeps a heap.
+    """
+    first = storages[0]
+    found = np.zeros((len(storages), most + 1))
+    if not layout.request_bytes or not most:
+        return found
+    n_pieces, piece_bytes = first.pieces(layout.request_bytes)
+    per_request = np.array([(one.latency_s, one.request_overhead_s) for one in storages]).T
+    per_byte = np.array([(one.lane_s_per_byte, one.bus_s_per_byte) for one in storages]).T / factor
+    lane_s, bus_s = per_request + per_byte * piece_bytes
+    n_lanes = min(first.queue_depth, most * layout.n_requests * n_pieces)
+    lanes, bus_free = [np.zeros(len(storages)) for _ in range(n_lanes)], np.zeros(len(storages))
+    piece = 0
+    for expert in range(1, most + 1):
+        for _ in range(layout.n_requests * n_pieces):
+            bus_free = np.maximum(bus_free, lanes[piece % n_lanes] + lane_s) + bus_s
+            lanes[piece % n_lanes], piece = bus_free, piece + 1
+        found[:, expert] = bus_free
+    return found
+
+
+def drawn_totals(
+    times: DrawnTimes, reads: DrawnReads, histogram: np.ndarray, *, is_prefetched: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """
+    (seconds, hidden pairs) of every draw, (n,) each, over the counted tokens.
+
+    histogram int64 (n_kinds, n_contexts, top_k + 1): pairs by kind, context and misses.
+    """
+    n, room = len(times.total_s), (histogram.shape[1] + 1, histogram.shape[2])
+    seconds, n_hidden = np.zeros((1, n, 1, 2)), np.zeros((1, n, 1), np.int64)
+    add_all_waits(
+        histogram[None], times.orders, times.attention_s, np.arange(n), reads.speeds[:, None],
+        np.array([is_prefetched]), reads.tables[:, None], np.empty(room, np.int64), np.empty(room), seconds, n_hidden,
+    )  # fmt: skip
+    return times.total_s + seconds[0, :, 0, STEP] + seconds[0, :, 0, WAIT], n_hidden[0, :, 0]
