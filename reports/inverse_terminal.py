@@ -11,7 +11,7 @@ from reports.console_text import plain, print_lines, print_things
 from simulator.plan_result import Change, PlanResult
 
 NO_WRAP = ("tokens/s",)
-N_FRONT_ROWS, N_PURCHASES, N_CHANGES = 7, 3, 5
+N_FRONT_ROWS, N_PURCHASES, N_CHANGES, N_NEAREST = 7, 3, 5, 3
 
 
 def render_inverse(plan: PlanResult, console: Console) -> None:
@@ -43,9 +43,10 @@ def _savings(console: Console, plan: PlanResult) -> None:
 
 
 def _purchases(console: Console, plan: PlanResult) -> None:
-    if plan.shopping is None:
+    finding = inverse_wording.purchases_finding(plan)
+    if plan.shopping is None or not finding:
         return
-    _heading(console, inverse_wording.purchases_finding(plan))
+    _heading(console, finding)
     table = _table(("", "price", "parts", "tokens/s"))
     for word, purchases in zip(
         ("meets it", "safely"), inverse_wording.purchase_rows(plan.shopping, N_PURCHASES), strict=True
@@ -64,9 +65,10 @@ def _changes(console: Console, plan: PlanResult) -> None:
     if not shown:
         return
     is_reached = shown[0].reaches
+    shown = shown[: N_CHANGES if is_reached else N_NEAREST]
     _heading(console, plan_wording.changes_title(plan) + ("" if is_reached else "; the best"))
-    print_things(console, _change_table(shown[: N_CHANGES if is_reached else 3], plan.currency))
-    notes = (f"{change.what}: {change.note}" for change in shown[:N_CHANGES] if change.note)
+    print_things(console, _change_table(shown, plan.currency))
+    notes = (f"{change.what}: {change.note}" for change in shown if change.note)
     print_lines(console, *([plan_wording.changes_order(plan)] if is_reached else []), *notes, style="dim")
 
 

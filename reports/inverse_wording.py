@@ -211,23 +211,25 @@ def _purchase_row(shop: Shopping, buy: Purchase) -> PurchaseRow:
 
 
 def purchases_finding(plan: PlanResult) -> str:
-    """The finding over a plan's purchases; its RAM cap counts as there, also where the device has less."""
-    assert plan.shopping is not None
-    finding = shopping_finding(plan.shopping, plan.target_tokens_per_s)
-    return f"Beside that RAM: {finding}" if plan.result.beyond_device else finding
+    """
+    The finding over a plan's purchases, empty where there is nothing to buy; its RAM cap counts as there, also where
+    the device has less.
+    """
+    finding = "" if plan.shopping is None else shopping_finding(plan.shopping, plan.target_tokens_per_s)
+    return f"Beside that RAM: {finding}" if finding and plan.result.beyond_device else finding
 
 
 def shopping_finding(shop: Shopping, target_tokens_per_s: float) -> str:
-    """The finding over the purchases: the cheapest one, and the cheapest safe one."""
+    """The cheapest purchase, and the cheapest safe one; empty where today's parts are safe."""
     target = f"{wording.goal(target_tokens_per_s)} tokens/s"
     value, safe = purchase_rows(shop, 1)
     if not shop.purchases:
         return f"None of the parts on the price list reaches {target}"
     if _is_free(shop, is_cautious=True):
-        return f"Nothing to buy: today's parts reach {target} safely"
+        return ""
     safely = f"; safely for {_phrase(safe[0])}" if safe else "; no parts of the list reach it safely"
     if _is_free(shop, is_cautious=False):
-        return f"Nothing to buy: today's parts reach {target}, as predicted{safely}"
+        return f"Safely {target} for {_phrase(safe[0], ABOVE_TODAY)}" if safe else f"No parts reach {target} safely"
     return f"{target} for {_phrase(value[0], ABOVE_TODAY)}{safely}"
 
 

@@ -53,11 +53,12 @@ def _front_picture(plan: PlanResult) -> Picture | None:
 
 
 def _shopping(plan: PlanResult) -> dict[str, Any] | None:
-    if plan.shopping is None:
+    title = inverse_wording.purchases_finding(plan)
+    if plan.shopping is None or not title:
         return None
     meeting, safe = inverse_wording.purchase_rows(plan.shopping)
     return {
-        "title": inverse_wording.purchases_finding(plan),
+        "title": title,
         "meeting": meeting,
         "safe": safe,
         "grid": plan.shopping.grid,

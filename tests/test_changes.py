@@ -112,7 +112,7 @@ def test_ram_that_the_device_has_costs_nothing_unless_it_has_a_price(question: Q
     """A cap within what the device leaves is a setting; with a price list it is bought."""
     free = by_name(planned(question, 1.2))["RAM cap"]
     assert (free.kind, free.price) == ("setting", None)
-    assert free.note == "this device leaves 7.20 GiB"
+    assert free.note == "within the 7.20 GiB that this device leaves"
     bought = by_name(planned(question, 1.2, PRICES))["RAM cap"]
     assert bought.kind == "hardware"
     assert bought.price == (7.0 if bought.ratio * 230 <= 400 else 50.0)

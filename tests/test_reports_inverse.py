@@ -128,14 +128,15 @@ def test_purchases_stand_in_the_order_of_their_price(plan: PlanResult) -> None:
 
 
 def test_what_is_there_is_not_bought(plan: PlanResult) -> None:
-    """Today's parts at no price: nothing to buy, as predicted or safely, and no row for them."""
+    """Today's parts at no price have no row, and no heading of their own where they are safe."""
     free = replace(SHOP.purchases[0], price=0.0)
     as_predicted = replace(SHOP, purchases=(free, SHOP.purchases[2]))
-    told = "Nothing to buy: today's parts reach 8 tokens/s, as predicted; safely for 60.00 EUR"
+    told = "Safely 8 tokens/s for 60.00 EUR above today's parts: 1.000 GiB of RAM, storage 3.50 GB/s"
     assert shopping_finding(as_predicted, 8).startswith(told)
+    assert shopping_finding(replace(SHOP, purchases=(free,)), 8) == "No parts reach 8 tokens/s safely"
     safe = replace(SHOP, purchases=(free, replace(free, is_cautious=True)))
-    assert shopping_finding(safe, 8) == "Nothing to buy: today's parts reach 8 tokens/s safely"
-    assert "0.00 EUR" not in printed(render_inverse, replace(plan, shopping=safe))
+    assert shopping_finding(safe, 8) == ""
+    assert "EUR" not in printed(render_inverse, replace(plan, shopping=safe))
 
 
 def test_terminal_and_page_show_the_same_limits(plan: PlanResult, tmp_path: Path) -> None:

@@ -154,7 +154,8 @@ class RamSearch:
         kind, note = _part(beyond_device(self.question, wanted))
         price = None if prices is None else price_of_ram(prices, now, wanted)
         if not note and price is None:  # RAM that is there and was not asked to have a price
-            kind, note = "setting", f"this device leaves {format_bytes(available_ram_bytes(self.question.profile))}"
+            available = format_bytes(available_ram_bytes(self.question.profile))
+            kind, note = "setting", f"within the {available} that this device leaves"
         return _one(
             self.speeds, changed, target, kind, "RAM cap", format_bytes(now), format_bytes(wanted), wanted / now, note,
             price,
