@@ -95,6 +95,14 @@ class KernelTable(Provenance):
             seen.add(key)
         return self
 
+    @model_validator(mode="after")
+    def _waits_by_time(self) -> Self:
+        ops = {row.op for row in self.rows}
+        if "wake" in ops and "wake_on_demand" not in ops:
+            must = "must have wake and wake_on_demand over microseconds of reads"
+            raise ProfileError("kernels", must, "wake alone, as older probes wrote it; probe the machine again")
+        return self
+
     def threads(self) -> tuple[int, ...]:
         """The numbers of threads that were measured, ascending."""
         return tuple(sorted({row.threads for row in self.rows}))

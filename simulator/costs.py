@@ -24,7 +24,6 @@ import numpy as np
 
 from hardware_profiles.kernel_table import Call, KernelOp, KernelTimes
 from hardware_profiles.rates import DeviceRates
-from hardware_profiles.storage import StorageModel
 from simulator import kernel_calls
 from simulator.expert_layout import ExpertLayout
 from simulator.model import size as model_size
@@ -213,9 +212,12 @@ class MissCosts:
     """
     What 0, 1, ... missing experts of a row cost beside their reads, seconds (n,), all 0 where it was not measured.
 
-    issue_s: what the computing thread loses beside attention; delay_s: what the reads take longer meanwhile;
-    wake_s: what the expert FFN takes longer after a wait.  On a real machine a thread that slept stays slow for some
-    operations: here the expert FFN has it all, but for the part that reads beside attention hide, which issue_s has.
+    issue_s: what attention beside the reads takes longer; delay_s: what the reads take longer meanwhile; wake_s: what
+    the expert FFN takes longer after a wait.
+
+    A thread that slept is slow for a while.  The expert FFN is charged with that, also for the router of the next
+    layer and, without prefetch, for its attention.  Attention beside reads has its own part in issue_s, as if each row
+    with misses followed another one that waited: on rows that hide their reads it is too much.
     """
 
     issue_s: np.ndarray
@@ -238,21 +240,13 @@ def miss_costs(
         nothing = np.zeros(most + 1)
         return MissCosts(nothing, nothing, factor * _wake_table(kernels, "wake_on_demand", n_bytes, read_s))
     delay_s = factor * _miss_table(kernels, "delay", n_bytes, most)
-    delay_s = np.maximum(0.0, delay_s - _slack_s(rates.storage, n_bytes, most))
+    if rates.storage.limit_bytes_per_s is not None:  # a delay of the device is lost in what a limiter adds to its reads
+        device = replace(rates, storage=replace(rates.storage, limit_bytes_per_s=None))
+        delay_s = np.maximum(0.0, delay_s - (read_s - read_table(device, layout, most)))
     wake_s, attention_s = (
         factor * _wake_table(kernels, op, n_bytes, read_s + delay_s) for op in ("wake", "wake_attention")
     )
     return MissCosts(factor * _miss_table(kernels, "issue", n_bytes, most) + attention_s, delay_s, wake_s)
-
-
-def _slack_s(storage: StorageModel, expert_bytes: int, most: int) -> np.ndarray:
-    """What a limiter makes 0 to `most` reads take longer than the device: a delay of the device is lost within."""
-    if storage.limit_bytes_per_s is None:
-        return np.zeros(most + 1)
-    device = replace(storage, limit_bytes_per_s=None)
-    return np.array(
-        [storage.burst_s(n, expert_bytes) - device.burst_s(n, expert_bytes) for n in range(most + 1)], dtype=np.float64
-    )
 
 
 @lru_cache(maxsize=1024)

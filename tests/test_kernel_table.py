@@ -85,7 +85,7 @@ FULL = (
     row("attend", 10, "1 us"), row("attend", 10_000, "30 us"),
     row("attend_chunk", 10, "3 us", count=8), row("attention_rest", 32, "7 us"),
     row("router", 64, "11 us"), row("row", 1, "2 us"), row("issue", 8192, "6 us"), row("issue", 8192, "9 us", count=2),
-    row("wake", 8192, "40 us"), row("delay", 8192, "15 us"),
+    row("wake", 8192, "40 us"), row("wake_on_demand", 8192, "50 us"), row("delay", 8192, "15 us"),
     row("step", 32, "13 us"),
 )  # fmt: skip
 
@@ -152,7 +152,7 @@ def test_what_a_wait_costs_follows_the_time_of_its_reads() -> None:
         for op, us in (("wake", 40), ("wake_on_demand", 70), ("wake_attention", 10))
         for count, factor in ((100, 1), (500, 5))
     ]
-    others = [one for one in FULL if one["op"] not in ("wake", "delay")]
+    others = [one for one in FULL if not one["op"].startswith("wake") and one["op"] != "delay"]
     rates = replace(device_rates(), kernels=times_of(*others, *waits))
 
     def of_one(policy: str, reads_us: float) -> costs.MissCosts:
@@ -167,13 +167,20 @@ def test_what_a_wait_costs_follows_the_time_of_its_reads() -> None:
         assert not on_demand.delay_s.any()
 
 
+def test_waits_by_misses_are_refused() -> None:
+    """Older probes wrote a wake-up by the number of misses; read as microseconds it would be wrong without a word."""
+    with pytest.raises(ValidationError, match="probe the machine again"):
+        table_of(row("wake", 8192, "40 us"), row("wake", 8192, "70 us", count=2))
+
+
 def test_longer_waits_that_cost_less_are_noticed() -> None:
     """So are waits that make attention so slow that it hides what became slower: a planner must not bisect there."""
 
     def rises(**seconds: tuple[int, int]) -> bool:
+        both_of = {"wake": (1, 1), "wake_on_demand": (1, 1), **seconds}
         table = times_of(*(
             row(op, 8192, f"{us} us", count=count)
-            for op, both in seconds.items() for us, count in zip(both, (100, 200), strict=True)
+            for op, both in both_of.items() for us, count in zip(both, (100, 200), strict=True)
         ))  # fmt: skip
         return costs.costs_of_waits_rise(replace(device_rates(), kernels=table), PAGES, PRE_ATTENTION)
 

@@ -12,7 +12,7 @@ from reference_runtime.probe.plan import FEWEST_SECONDS, make_plan
 from reference_runtime.probe.products import RowKey
 from reference_runtime.probe.rows import WAKE_US, miss_times, product_times, table_uncertainty
 from reference_runtime.probe.sampling import Samples
-from reference_runtime.probe.with_reads import PARTS, ReadsKey, RowsWithMisses, layer_parts
+from reference_runtime.probe.with_reads import AT_LEAST_S, MISSES, PARTS, ReadsKey, RowsWithMisses, layer_parts, takes
 from simulator import kernel_calls
 from simulator.policies import make_policy
 
@@ -47,41 +47,74 @@ def test_parts_of_a_layer_add_up() -> None:
     assert layer_parts(clock, 2, 1) == {part: [] for part in PARTS}
 
 
-# (misses, prefetch, slower reads): router, attention, expert FFN, span, hand-over, in units of 100 us
-MEASURED = {
-    (0, True, 0.0): (1.0, 4.0, 2.0, 0.0, 0.5),
-    (2, False, 0.0): (1.5, 5.0, 3.5, 3.5, 0.75),
-    (2, True, 0.0): (2.0, 9.0, 4.0, 8.0, 1.0),
-    (2, False, 0.002): (1.25, 4.5, 3.5, 30.0, 0.75),
-    (2, True, 0.002): (5.0, 16.0, 7.0, 32.0, 0.75),
-}
+COMPUTE, READ = 0.9, 0.8  # speeds beside each other
+STILL = {"router": 50e-6, "attention": 400e-6, "expert_ffn": 300e-6, "span": 0.0, "hand_over": 20e-6}
 
 
-def test_costs_of_reads_come_from_differences_within_a_round() -> None:
-    """Two rounds on a machine that became twice as slow: every row by hand; contention is taken off."""
+def parts_of(n_misses: int, is_prefetch: bool, at_least_s: float) -> dict[str, float]:
+    """
+    A machine by hand: reads of 0.5 ms an expert, 0.04 ms more beside attention; issuing takes 15 us an expert; each
+    millisecond of reads makes attention 30 us slower, router and FFN 10 and 50 us.
+    """
+    own_span = max(at_least_s, 0.5e-3 * n_misses + (0.04e-3 * n_misses if is_prefetch else 0.0))
+    attention, span = STILL["attention"] + 0.03 * own_span, own_span
+    if is_prefetch:  # both while the shorter of them runs: the longer one is the reads
+        attention = (attention + 15e-6 * n_misses) / COMPUTE
+        span = own_span + (1 - READ) * attention
+    router, expert_ffn = STILL["router"] + 0.01 * own_span, STILL["expert_ffn"] + 0.05 * own_span
+    return {"router": router, "attention": attention, "expert_ffn": expert_ffn, "span": span, "hand_over": 25e-6}
+
+
+def samples_of(name: str, slow: tuple[float, ...]) -> Samples:
+    """A round for each factor of the machine's slowness."""
+    samples = Samples()
+    for factor in slow:
+        for n_misses, at_least_s in ((0, 0.0), *takes(4)):
+            for is_prefetch in (True, False) if n_misses else (True,):
+                parts = parts_of(n_misses, is_prefetch, at_least_s) if n_misses else STILL
+                for part, seconds in parts.items():
+                    samples.add(ReadsKey(name, part, n_misses, is_prefetch, 1, at_least_s), factor * seconds)
+    return samples
+
+
+def test_what_reads_cost_comes_out_of_a_known_machine() -> None:
+    """Attention beside reads is the sum of issue and slowness, whatever the misses; each is counted once."""
     plan = make_plan(Path(), FEWEST_SECONDS, [1])
     plan = replace(plan, shapes=plan.shapes[:1])
-    name, samples = plan.shapes[0].name, Samples()
-    for slow in (1.0, 2.0):
-        for (n, is_prefetch, slower_s), values in MEASURED.items():
-            for part, value in zip(PARTS, values, strict=True):
-                samples.add(ReadsKey(name, part, n, is_prefetch, 1, slower_s), slow * value * 1e-4)
-    found = miss_times(plan, samples, 0.9, 0.8)
+    found = miss_times(plan, samples_of(plan.shapes[0].name, (1.0,)), COMPUTE, READ)
     assert {(key.size, key.threads) for key in found} == {(20480, 1)}
-    times = {(key.op, key.count): seconds / 1.5e-4 for key, seconds in found.items()}
-    assert times["issue", 2] == pytest.approx(9.0 - 4.0 - 0.1 * 8.0)
-    assert times["delay", 2] == pytest.approx(8.0 - 3.5 - 0.2 * 8.0)
-    by_op = {op: [times[op, microseconds] for microseconds in WAKE_US] for op, _ in times if op.startswith("wake")}
-    assert all(values == sorted(values) for values in by_op.values())
-    fast, slow_reads = 1.0 + 2.0 + 0.5, 4.0 + 5.0 + 0.25
-    assert by_op["wake"][0] == pytest.approx(fast)
-    assert by_op["wake"][-1] == pytest.approx(slow_reads)
-    between = np.interp(1600, [1200, 4800], [fast, slow_reads])  # spans of 8 and 32, 1.5 times as long in the mean
-    assert times["wake", 1600] == pytest.approx(between)
-    assert by_op["wake_attention"][-1] == pytest.approx(16.0 - 9.0)
-    assert times["wake_attention", 800] == pytest.approx(1e-4, abs=1e-3)
-    assert by_op["wake_on_demand"][0] == by_op["wake_on_demand"][-1]  # less after slower reads: one mean for both
-    assert by_op["wake_on_demand"][0] == pytest.approx((0.5 + 1.0 + 1.5 + 0.25 + 0.25 + 0.5 + 1.5 + 0.25) / 2)
+    times = {(key.op, key.count): seconds for key, seconds in found.items()}
+    for n in MISSES:
+        assert times["delay", n] == pytest.approx(0.04e-3 * n)
+    for us in (one for one in WAKE_US if 1200 < one < 18_000):  # spans that were measured
+        for n in (2, 4):
+            slower_s = times["issue", n] + times["wake_attention", us]
+            assert slower_s == pytest.approx(15e-6 * n + 0.03 * us * 1e-6, rel=0.02), (n, us)
+        assert times["wake", us] == pytest.approx((0.01 + 0.05) * us * 1e-6 + 5e-6, rel=0.02)
+        assert times["wake_on_demand", us] == pytest.approx((0.01 + 0.05 + 0.03) * us * 1e-6 + 5e-6, rel=0.02)
+    assert times["wake", WAKE_US[-1]] == pytest.approx(0.06 * 18e-3 + 5e-6)  # beyond what was measured: its end
+
+
+def test_differences_are_taken_within_a_round() -> None:
+    """On a machine that is twice as slow in a second round everything costs 1.5 times as much."""
+    plan = make_plan(Path(), FEWEST_SECONDS, [1])
+    plan, name = replace(plan, shapes=plan.shapes[:1]), plan.shapes[0].name
+    once, twice = (miss_times(plan, samples_of(name, slow), COMPUTE, READ) for slow in ((1.0,), (1.0, 2.0)))
+    for key, seconds in once.items():
+        if not key.op.startswith("wake"):
+            assert twice[key] == pytest.approx(1.5 * seconds), key
+
+
+def test_longer_reads_never_cost_less() -> None:
+    """Where a longer wait was measured to cost less, both have what they cost in the mean."""
+    plan = make_plan(Path(), FEWEST_SECONDS, [1])
+    plan, samples = replace(plan, shapes=plan.shapes[:1]), samples_of(plan.shapes[0].name, (1.0,))
+    key = ReadsKey(plan.shapes[0].name, "expert_ffn", 2, True, 1, AT_LEAST_S[-1])
+    samples.values[key] = [STILL["expert_ffn"]]
+    found = miss_times(plan, samples, COMPUTE, READ)
+    costs = [seconds for key, seconds in sorted(found.items(), key=lambda row: row[0].count) if key.op == "wake"]
+    assert costs == sorted(costs)
+    assert costs[-1] == costs[-2] > 0.01 * AT_LEAST_S[-1]
 
 
 def test_the_table_is_no_surer_than_the_spot_checks() -> None:

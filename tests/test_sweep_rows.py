@@ -47,7 +47,8 @@ def measured_device() -> HardwareProfile:
     """The second device as a probe would have left it: kernel times, also of what reads cost beside compute."""
     profile = load_profile(DEVICES[1])
     times = {("router", 65536): 60, ("row", 1): 3, ("step", 1536): 20}
-    times |= {(op, size): us for op, us in (("issue", 150), ("delay", 90), ("wake", 70)) for size in (4096, 2**21)}
+    of_reads = {"issue": 150, "delay": 90, "wake": 70, "wake_on_demand": 80}
+    times |= {(op, size): us for op, us in of_reads.items() for size in (4096, 2**21)}
     rows = [
         {"op": op, "type": "f32", "size": size, "count": count, "working_set": "256 MiB", "threads": threads,
          "time": f"{us * (1 + 0.2 * (count - 1))} us"}

@@ -88,7 +88,7 @@ def _cpu(plan: Plan, machine: Machine, samples: Samples, spots: Samples, times: 
             "engine": ENGINE,
             "kind": "measured",
             "source": "means of the rounds of this probe; router, attention_rest, row, row_wait and step: whole "
-            "forward passes of models of random weights in memory, less their products; issue, delay and wake: such "
+            "forward passes of models of random weights in memory, less their products; issue, delay and wake*: such "
             "models that read experts",
             "uncertainty": table_uncertainty(samples, spots),
             "ram_bandwidth": rate(_ram_rate(own)[1]),

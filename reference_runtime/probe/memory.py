@@ -61,8 +61,9 @@ class WeightArena:
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """All the memory."""
-        return self._small, self._huge, self.for_experts
+        """The memory that is there so far."""
+        experts = (self.for_experts,) if "for_experts" in self.__dict__ else ()
+        return self._small, self._huge, *experts
 
     @cached_property
     def for_experts(self) -> np.ndarray:

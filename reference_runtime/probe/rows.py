@@ -1,7 +1,7 @@
 """
 From samples to the rows of the kernel table: products, what is left of an operation without them, and what reads cost.
 
-    issue            attention beside reads, less attention without a miss
+    issue            attention beside reads, less attention without a miss and wake_attention
     delay            span beside compute, less that of the same reads on demand
     wake             router and expert FFN where there are reads, less those without; and the hand-over, less a wait
                      without a miss
@@ -26,13 +26,15 @@ from reference_runtime.probe.in_situ import COUNTED_TOKENS, PROMPT_TOKENS, SKIPP
 from reference_runtime.probe.plan import Plan
 from reference_runtime.probe.products import RowKey
 from reference_runtime.probe.sampling import Samples, drift_frac, factor_80, log_spread, trimmed_mean, uncertainty
-from reference_runtime.probe.with_reads import PARTS, ReadsKey
+from reference_runtime.probe.with_reads import COUNTED_TOKENS as COUNTED_READS_TOKENS
+from reference_runtime.probe.with_reads import PARTS, SLOW_TOKENS, ReadsKey
 from simulator import kernel_calls
 from simulator.expert_layout import layout_of_bytes
 from simulator.model.size import expert_bytes
 from simulator.model.spec import ModelSpec
 
-WAKE_US = (100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600)  # of reads; beyond the ends the cost is the end's
+WAKE_US = tuple(round(100 * 2 ** (step / 2)) for step in range(17))  # of reads: 100 us to 25.6 ms; then the end's cost
+OWN_PARTS = ("router", "expert_ffn", "hand_over")  # of a wait that attention has no part in
 LEAST_S = 1e-8  # where the products alone explain an operation
 DIGITS = 4  # of every figure that is written
 
@@ -179,46 +181,73 @@ def miss_times(plan: Plan, samples: Samples, compute: float, read: float) -> dic
     sizes = {spec.name: layout_of_bytes(expert_bytes(spec), "bundle").padded_bytes for spec in plan.shapes}
     still = [key for key in samples.values if isinstance(key, ReadsKey) and key.part == "span" and not key.n_misses]
     for key in still:
-        size, threads = sizes[key.shape], key.threads
-        for op, n, seconds in (*_beside_times(samples, key, compute, read), *_wake_times(samples, key)):
-            result[RowKey(op, "f32", size, n, 0.0, plan.arena_bytes, threads)] = max(LEAST_S, seconds)
+        curves = _wake_curves(samples, key, compute, read)
+        rows = [*_beside_times(samples, key, curves["wake_attention"], compute, read)]
+        rows += [(op, us, curve.at(us * 1e-6)) for op, curve in curves.items() for us in WAKE_US]
+        for op, n, seconds in rows:
+            row = RowKey(op, "f32", sizes[key.shape], n, 0.0, plan.arena_bytes, key.threads)
+            result[row] = max(LEAST_S, seconds)
     return result
 
 
-def _beside_times(samples: Samples, still: ReadsKey, compute: float, read: float) -> Iterator[tuple[str, int, float]]:
-    """(op, misses, seconds) of issue and delay."""
+@dataclass(frozen=True, eq=False)
+class _Curve:
+    """What a wait costs, seconds, over the seconds that its reads take, both ascending (n,)."""
+
+    spans: np.ndarray
+    costs: np.ndarray
+
+    def at(self, span_s: float) -> float:
+        """Linear between the points, that of the end beyond them."""
+        return float(np.interp(span_s, self.spans, self.costs))
+
+
+def _beside_times(
+    samples: Samples, still: ReadsKey, slowness: _Curve, compute: float, read: float
+) -> Iterator[tuple[str, int, float]]:
+    """(op, misses, seconds) of issue and delay; slowness: of attention after waits, which is no part of issue."""
     attention_s = _parts(samples, still)["attention"]
     for key in _with_misses(samples, still):
-        if not key.slower_s:
+        if not key.at_least_s:
             beside, after = _parts(samples, key), _parts(samples, key._replace(is_prefetch=False))
-            shared = np.minimum(beside["attention"], beside["span"])
-            issue = beside["attention"] - attention_s - (1 - compute) * shared
-            delay = beside["span"] - after["span"] - (1 - read) * shared
-            yield "issue", key.n_misses, trimmed_mean(issue.tolist())
-            yield "delay", key.n_misses, trimmed_mean(delay.tolist())
+            own_span, issue = _alone(beside, "span", read), _alone(beside, "attention", compute) - attention_s
+            slow_s = slowness.at(trimmed_mean(own_span.tolist()))
+            yield "issue", key.n_misses, trimmed_mean(issue.tolist()) - slow_s
+            yield "delay", key.n_misses, trimmed_mean((own_span - after["span"]).tolist())
 
 
-def _wake_times(samples: Samples, still: ReadsKey) -> Iterator[tuple[str, int, float]]:
-    """(op, microseconds of reads, seconds) of the costs of a wait."""
-    without, points = _parts(samples, still), defaultdict[str, list[tuple[float, float]]](list)
+def _alone(beside: Mapping[str, np.ndarray], part: str, speed: float) -> np.ndarray:
+    """Attention or span without their contention, which the simulator counts by itself; speed: beside the other."""
+    return beside[part] - (1 - speed) * np.minimum(beside["attention"], beside["span"])
+
+
+def _wake_curves(samples: Samples, still: ReadsKey, compute: float, read: float) -> dict[str, _Curve]:
+    """By op: what waits cost, never less for longer reads."""
+    without, points = _parts(samples, still), defaultdict[str, list[tuple[float, float, int]]](list)
     keys = _with_misses(samples, still)
-    slowed = {key.n_misses for key in keys if key.slower_s}
-
-    def add(op: str, parts: Mapping[str, np.ndarray], less: Mapping[str, np.ndarray], own: tuple[str, ...]) -> None:
-        seconds = np.sum([parts[part] - less[part] for part in own], axis=0)
-        points[op].append((trimmed_mean(parts["span"].tolist()), trimmed_mean(seconds.tolist())))
-
+    slowed = {key.n_misses for key in keys if key.at_least_s}
     for key in keys:
         beside, after = _parts(samples, key), _parts(samples, key._replace(is_prefetch=False))
-        add("wake", beside, without, ("router", "expert_ffn", "hand_over"))
-        add("wake_on_demand", after, without, ("router", "attention", "expert_ffn", "hand_over"))
+        as_fast = _parts(samples, key._replace(at_least_s=0.0))
+        own_span = _alone(beside, "span", read)
+        measured = [
+            ("wake", own_span, [beside[part] - without[part] for part in OWN_PARTS]),
+            ("wake_on_demand", after["span"], [after[part] - without[part] for part in (*OWN_PARTS, "attention")]),
+        ]
         if key.n_misses in slowed:
-            add("wake_attention", beside, _parts(samples, key._replace(slower_s=0.0)), ("attention",))
-    for op, measured in points.items():
-        spans, seconds = np.array(sorted(measured)).T
-        rising = isotonic_regression(seconds).x
-        for microseconds in WAKE_US:
-            yield op, microseconds, float(np.interp(microseconds * 1e-6, spans, rising))
+            slower_s = _alone(beside, "attention", compute) - _alone(as_fast, "attention", compute)
+            measured.append(("wake_attention", own_span, [slower_s]))
+        n_tokens = SLOW_TOKENS if key.at_least_s else COUNTED_READS_TOKENS
+        for op, span, costs in measured:
+            point = trimmed_mean(span.tolist()), trimmed_mean(np.sum(costs, axis=0).tolist()), n_tokens
+            points[op].append(point)
+    return {op: _rising(measured) for op, measured in points.items()}
+
+
+def _rising(points: list[tuple[float, float, int]]) -> _Curve:
+    """The nearest curve to (span, cost, weight) that never falls."""
+    spans, costs, weights = np.array(sorted(points)).T
+    return _Curve(spans, isotonic_regression(costs, weights=weights).x)
 
 
 def _with_misses(samples: Samples, still: ReadsKey) -> list[ReadsKey]:

@@ -41,17 +41,17 @@ from simulator.model.spec import ModelSpec
 from simulator.policies import make_policy
 
 MISSES = (1, 2, 4)
-SLOWER_S = (0.002, 0.006, 0.018)  # what is added to reads of SLOWER_MISSES: an expert of 2 MB from 1 GB/s to 100 MB/s
-SLOWER_MISSES = 2
+AT_LEAST_S = (0.002, 0.006, 0.018)  # that reads of SLOW_MISSES take: an expert of 2 MB from 1 GB/s to 100 MB/s
+SLOW_MISSES = 2
 N_LAYERS = 8
-SKIPPED_TOKENS, COUNTED_TOKENS, SLOWER_TOKENS = 1, 4, 1
+SKIPPED_TOKENS, COUNTED_TOKENS, SLOW_TOKENS = 1, 4, 1
 PARTS = ("router", "attention", "expert_ffn", "span", "hand_over")
 
 
 class ReadsKey(NamedTuple):
     """
-    Seconds of a part of a layer (see the top of this file) with so many misses, each read slower_s longer than the
-    disk takes; without a miss prefetch is all one.
+    Seconds of a part of a layer (see the top of this file) with so many misses, whose reads take at_least_s or as long
+    as the disk needs; without a miss prefetch is all one.
     """
 
     shape: str
@@ -59,7 +59,7 @@ class ReadsKey(NamedTuple):
     n_misses: int
     is_prefetch: bool
     threads: int
-    slower_s: float = 0.0
+    at_least_s: float = 0.0
 
 
 class ShadowStore(MemoryStore):
@@ -145,18 +145,18 @@ class ModelWithReads:
 
     def measure(self, kernels: FastKernels, samples: Samples) -> None:
         """One sample of each part for each number of misses, with prefetch and on demand."""
-        for n_misses, slower_s in ((0, 0.0), *takes(self._top_k)):
+        for n_misses, at_least_s in ((0, 0.0), *takes(self._top_k)):
             for is_prefetch in (True, False) if n_misses else (True,):
-                clock = self._run(kernels, n_misses, slower_s, is_prefetch)
+                clock = self._run(kernels, n_misses, at_least_s, is_prefetch)
                 for part, seconds in layer_parts(clock, n_misses, SKIPPED_TOKENS * self._config.n_layers).items():
-                    key = ReadsKey(self.spec.name, part, n_misses, is_prefetch, kernels.n_threads, slower_s)
+                    key = ReadsKey(self.spec.name, part, n_misses, is_prefetch, kernels.n_threads, at_least_s)
                     samples.add(key, trimmed_mean(seconds, HICCUP_FRAC))
 
-    def _run(self, kernels: FastKernels, n_misses: int, slower_s: float, is_prefetch: bool) -> OpClock:
+    def _run(self, kernels: FastKernels, n_misses: int, at_least_s: float, is_prefetch: bool) -> OpClock:
         """The clock of some tokens whose rows all have so many misses."""
         clock = OpClock()
-        self.experts.on_row, self.experts.prefetch, self._limiter.latency_s = clock.row_read, is_prefetch, slower_s
-        n_tokens = SKIPPED_TOKENS + (SLOWER_TOKENS if slower_s else COUNTED_TOKENS)
+        self.experts.on_row, self.experts.prefetch, self._limiter.latency_s = clock.row_read, is_prefetch, at_least_s
+        n_tokens = SKIPPED_TOKENS + (SLOW_TOKENS if at_least_s else COUNTED_TOKENS)
         self._router.plan(n_tokens, n_misses)
         model = Model(self._config, self._dense, self.experts, kernels)
         session = Session(model, n_tokens, router=self._router, watch=clock)
@@ -179,9 +179,9 @@ class ModelWithReads:
 
 
 def takes(top_k: int) -> Iterator[tuple[int, float]]:
-    """(misses, seconds added to each read) of the rows that are measured beside those without a miss."""
+    """(misses, seconds that their reads take at least) of the rows that are measured beside those without a miss."""
     yield from ((n, 0.0) for n in MISSES if n <= top_k)
-    yield from ((min(top_k, SLOWER_MISSES), slower_s) for slower_s in SLOWER_S)
+    yield from ((min(top_k, SLOW_MISSES), at_least_s) for at_least_s in AT_LEAST_S)
 
 
 def layer_parts(clock: OpClock, n_misses: int, n_skipped: int) -> dict[str, list[float]]:
