@@ -19,7 +19,8 @@ from benchmarks.report import Section
 from hardware_profiles.catalog import load_profile
 from hardware_profiles.rates import DeviceRates, rates
 from simulator.cache_passes.miss_counts import miss_counts
-from simulator.costs import MissCosts, miss_costs, read_table
+from simulator.closed_form.totals import ComputeWorks, CountedTokens, MissSums
+from simulator.costs import miss_costs
 from simulator.engine_fast import FastEngine
 from simulator.engine_simpy import simulate_simpy
 from simulator.expert_layout import expert_layout
@@ -28,7 +29,6 @@ from simulator.model.catalog import load_model_spec
 from simulator.model.spec import with_top_k
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Scenario, steps_of
-from simulator.sweeps.totals import ComputeWorks, CountedTokens, MissSums
 
 DEVICE, MODEL_21B, MODEL_4B = "rk3588", "smallthinker-21b-a3b", "smallthinker-4b-a0.6b"
 N_CAPACITIES = N_SPEEDS = 20
@@ -51,8 +51,7 @@ class ClosedForm:
         device, layout = rates(load_profile(DEVICE)), expert_layout(model, "bundle")
         self.times = ComputeWorks(self.tokens, device).times(device)
         self.devices = [_at_speed(device, speed) for speed in np.geomspace(0.5e9, 8e9, N_SPEEDS)]
-        self.reads = [read_table(device, layout, shape.top_k) for device in self.devices]
-        self.beside: MissCosts = miss_costs(device, layout, shape.top_k, PRE_ATTENTION)
+        self.beside = [miss_costs(device, layout, shape.top_k, PRE_ATTENTION) for device in self.devices]
         self.n_steps = N_CAPACITIES * N_SPEEDS * n_tokens * shape.n_layers
 
     def sums(self) -> list[MissSums]:
@@ -63,9 +62,9 @@ class ClosedForm:
     def seconds(self, all_sums: list[MissSums]) -> list[float]:
         """Seconds of the whole trace, cache by cache, speed by speed."""
         return [
-            sums.totals(reads, self.beside, device, PRE_ATTENTION).step_s
+            sums.totals(beside, device, PRE_ATTENTION).step_s
             for sums in all_sums
-            for reads, device in zip(self.reads, self.devices, strict=True)
+            for beside, device in zip(self.beside, self.devices, strict=True)
         ]
 
 

@@ -160,11 +160,14 @@ def report(
     """Write the HTML report of a sweep that is on disk."""
     check_outputs((output, ".html"))
     from command_line.sweep import check_target
-    from command_line.sweep_folder import read_sweep
+    from command_line.sweep_folder import MAX_PAGE_ROWS, read_sweep
     from reports.sweep_page import write_sweep_report
 
     check_target(target_tokens_per_s)
     rows, conditions = read_sweep(folder)
+    if len(rows) > MAX_PAGE_ROWS:
+        must = f"must have at most {MAX_PAGE_ROWS:,} scenarios for a page"
+        raise InputError(str(folder), must, f"{len(rows):,}", "read its sweep.parquet")
     with step_bar("drawing maps"):
         write_sweep_report(rows, output, conditions, target_tokens_per_s)
     say_where(output)

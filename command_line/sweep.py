@@ -12,7 +12,6 @@ import typer
 from command_line.console import answer_console
 from command_line.progress import resumed_bar
 from moeplan.errors import InputError
-from moeplan.quantity import format_bytes
 
 if TYPE_CHECKING:
     from simulator.result import SweepRow
@@ -194,9 +193,17 @@ def _document(rows: "list[SweepRow]", small_print: dict[str, str]) -> dict[str, 
 def _show(rows: "list[SweepRow]", small_print: dict[str, str], target_tokens_per_s: float | None, output: Path) -> None:
     """The answer on the terminal; of very many rows the fastest alone."""
     if len(rows) > MAX_SHOWN_ROWS:
-        best = max((row for row in rows if not row.is_upper_bound), key=lambda row: row.tokens_per_s, default=rows[0])
-        where = f"{best.model} on {best.device}, RAM cap {format_bytes(best.ram_cap_bytes)}"
-        print(f"{len(rows):,} scenarios, the fastest with {best.tokens_per_s:.3g} tokens/s ({where})")
+        from reports.sweep_findings import fastest, split
+        from reports.sweep_inputs import said_all
+
+        found = split(rows)
+        best = fastest(found)
+        if best is None:
+            print(f"{len(rows):,} scenarios, none runs")
+        else:
+            kind = " (a bound)" if best.is_upper_bound else ""
+            where = said_all(best, found.inputs)
+            print(f"{len(rows):,} scenarios, at best {best.tokens_per_s:.3g} tokens/s{kind}: {where}")
         print(f"all rows: {output / 'sweep.parquet'}")
         return
     from reports.sweep_terminal import render_sweep

@@ -37,11 +37,6 @@ class Grid:
         return tuple(row for row in self.rows if row.verdict != "cannot_run")
 
     @property
-    def caps_bytes(self) -> tuple[int, ...]:
-        """Its RAM caps, ascending."""
-        return tuple(sorted({row.ram_cap_bytes for row in self.rows}))
-
-    @property
     def speeds_bytes_per_s(self) -> tuple[float, ...]:
         """Its storage speeds, ascending."""
         return tuple(sorted({row.storage_read_bytes_per_s for row in self.rows}))

@@ -210,16 +210,17 @@ def lm_head_work(model: ModelSpec, use_predictor: bool) -> Work:
 @dataclass(frozen=True, eq=False)
 class MissCosts:
     """
-    What 0, 1, ... missing experts of a row cost beside their reads, seconds (n,), all 0 where it was not measured.
+    What 0, 1, ... missing experts of a row cost, seconds (n,); all but the reads 0 where it was not measured.
 
-    issue_s: what attention beside the reads takes longer; delay_s: what the reads take longer meanwhile; wake_s: what
-    the expert FFN takes longer after a wait.
+    read_s: their reads when nothing else runs, see read_table; issue_s: what attention beside the reads takes longer;
+    delay_s: what the reads take longer meanwhile; wake_s: what the expert FFN takes longer after a wait.
 
     A thread that slept is slow for a while.  The expert FFN is charged with that, also for the router of the next
     layer and, without prefetch, for its attention.  Attention beside reads has its own part in issue_s, as if each row
     with misses followed another one that waited: on rows that hide their reads it is too much.
     """
 
+    read_s: np.ndarray
     issue_s: np.ndarray
     delay_s: np.ndarray
     wake_s: np.ndarray
@@ -238,7 +239,7 @@ def miss_costs(
     read_s = read_table(rates, layout, most) if read_s is None else read_s
     if prefetch_policy != PRE_ATTENTION:
         nothing = np.zeros(most + 1)
-        return MissCosts(nothing, nothing, factor * _wake_table(kernels, "wake_on_demand", n_bytes, read_s))
+        return MissCosts(read_s, nothing, nothing, factor * _wake_table(kernels, "wake_on_demand", n_bytes, read_s))
     delay_s = factor * _miss_table(kernels, "delay", n_bytes, most)
     if rates.storage.limit_bytes_per_s is not None:  # a delay of the device is lost in what a limiter adds to its reads
         device = replace(rates, storage=replace(rates.storage, limit_bytes_per_s=None))
@@ -246,7 +247,8 @@ def miss_costs(
     wake_s, attention_s = (
         factor * _wake_table(kernels, op, n_bytes, read_s + delay_s) for op in ("wake", "wake_attention")
     )
-    return MissCosts(factor * _miss_table(kernels, "issue", n_bytes, most) + attention_s, delay_s, wake_s)
+    issue_s = factor * _miss_table(kernels, "issue", n_bytes, most) + attention_s
+    return MissCosts(read_s, issue_s, delay_s, wake_s)
 
 
 @lru_cache(maxsize=1024)

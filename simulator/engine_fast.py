@@ -81,7 +81,8 @@ class FastEngine:
         self.decisions = decide(scenario) if decisions is None else decisions
         columns = StepColumns.of(scenario.steps)
         n_tokens = columns.stops - columns.firsts
-        kinds, self.kind_of = np.unique(np.stack([columns.contexts, n_tokens]), axis=1, return_inverse=True)
+        kinds, kind_of = np.unique(np.stack([columns.contexts, n_tokens]), axis=1, return_inverse=True)
+        self.kind_of = kind_of.reshape(-1)  # numpy 2.0 gives another shape
         contexts, tokens = kinds.tolist()  # what the steps' compute depends on: many steps are alike
         representatives = costs.representative_layers(model)
         self.attention = {
@@ -143,7 +144,6 @@ class _Device:
         self._engine, self._rates, scenario = engine, rates, engine.scenario
         self._alone_s = {layer: works.seconds(rates) for layer, works in engine.attention.items()}  # by kind of step
         most = int(engine.decisions.n_misses.max(initial=0))
-        self._read_s = costs.read_table(rates, scenario.layout, most)
         self._beside = costs.miss_costs(rates, scenario.layout, most, scenario.prefetch_policy)
         sparsity = engine.own_sparsity if gate_sparsity is None else gate_sparsity
         self._expert_ffn_s = engine.expert_ffn_dense.mixed(engine.expert_ffn_sparse, sparsity).seconds(rates)
@@ -153,7 +153,7 @@ class _Device:
     def layers(self, block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(attention_s, prefetch_s, bubble_s) of a block of steps, (n, n_moe_layers) each; see FastEngine.timeline."""
         n_misses, beside = self._engine.decisions.n_misses[block], self._beside
-        alone_s, read_s = self._alone(self._engine.moe, block), self._read_s[n_misses]
+        alone_s, read_s = self._alone(self._engine.moe, block), beside.read_s[n_misses]
         if self._engine.scenario.prefetch_policy != PRE_ATTENTION:
             return alone_s, read_s, read_s
         alone_s, read_s = alone_s + beside.issue_s[n_misses], read_s + beside.delay_s[n_misses]

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 from moeplan.errors import InputError
+from simulator.closed_form.replay import lean_replay
 from simulator.engine_simpy import OnStep, ignore_steps
 from simulator.inverse.changes import changes
 from simulator.inverse.front import pareto_front
@@ -22,8 +23,7 @@ from simulator.question import Question, available_ram_bytes, prepare, question_
 from simulator.result import Result
 from simulator.simulate import N_SAMPLES, Engine, simulate
 from simulator.small_print import is_stand_in, is_upper_bound
-from simulator.sweep import Grid, round_caps, round_rates, sweep
-from simulator.sweeps.replay import lean_replay
+from simulator.sweeps.in_memory import Grid, round_caps, round_rates, sweep
 
 
 def plan(

@@ -10,7 +10,8 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
-from simulator.counted_time import CountedTime
+from simulator.closed_form.counted_time import CountedTime
+from simulator.closed_form.replay import lean_replay
 from simulator.engine_fast import FastEngine
 from simulator.engine_simpy import OnStep, ignore_steps, simulate_simpy
 from simulator.mapped import MappedEngine, mapping_of
@@ -26,7 +27,6 @@ from simulator.small_print import (
     small_print,
     warnings_of,
 )
-from simulator.sweeps.replay import lean_replay
 from simulator.timeline import COMPUTE_OPS, Timeline
 
 Engine = Literal["simpy", "fast"]

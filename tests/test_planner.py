@@ -14,7 +14,7 @@ from simulator.plan_result import PlanResult
 from simulator.planner import default_grid, plan
 from simulator.question import Question, prepare
 from simulator.simulate import simulate
-from simulator.sweep import Grid, round_caps, round_rates, sweep
+from simulator.sweeps.in_memory import Grid, round_caps, round_rates, sweep
 from traces.synthetic import synthesize
 
 GIB = 2**30

@@ -10,12 +10,12 @@ from hardware_profiles.rates import DeviceRates
 from simulator import costs
 from simulator.cache_passes import miss_counts as passes
 from simulator.cache_passes.rows import rows_of_trace
+from simulator.closed_form.decisions import counted_misses, miss_histograms
+from simulator.closed_form.replay import LeanReplay
+from simulator.closed_form.totals import ComputeWorks, CountedTokens, MissSums, Variants, cost_table
 from simulator.engine_fast import FastEngine
 from simulator.expert_layout import ExpertLayout
 from simulator.scenario import Scenario, steps_of
-from simulator.sweeps.decisions import counted_misses, miss_histograms
-from simulator.sweeps.replay import LeanReplay
-from simulator.sweeps.totals import ComputeWorks, CountedTokens, MissSums, Variants, cost_table
 
 MODEL = tiny_model(n_layers=4, n_experts=8, top_k=2)
 N_LAYERS, TOP_K = 4, 2
@@ -94,16 +94,13 @@ def test_many_totals_are_the_engine_s(prefetch: str) -> None:
                 assert found.wait_s[at] == pytest.approx(timeline.op_s["wait"][is_counted].sum(), abs=1e-9)
                 hidden = timeline.attention_s[is_counted] >= timeline.prefetch_s[is_counted]
                 assert found.n_hidden[at] == (hidden & (timeline.n_misses[is_counted] > 0)).sum()
-                table = tables[device][storage]
-                beside = costs.MissCosts(*table[:3])
-                alone = sums.totals(table[3], beside, one, prefetch)
+                alone = sums.totals(costs.miss_costs(one, layout, TOP_K, prefetch), one, prefetch)
                 assert (alone.step_s, alone.n_hidden) == (found.step_s[at], found.n_hidden[at])
     assert found.wait_s.max() > 0
 
 
 def _table(rates: DeviceRates, layout: ExpertLayout, prefetch: str) -> np.ndarray:
-    bursts = [rates.storage.burst_s(n * layout.n_requests, layout.request_bytes) for n in range(1, TOP_K + 1)]
-    return cost_table(np.array([0.0, *bursts]), costs.miss_costs(rates, layout, TOP_K, prefetch))
+    return cost_table(costs.miss_costs(rates, layout, TOP_K, prefetch))
 
 
 def test_steps_as_columns_are_a_sequence_of_steps() -> None:

@@ -12,15 +12,15 @@ from hardware_profiles.catalog import load_profile
 from hardware_profiles.kernel_table import KernelTable
 from hardware_profiles.schema import HardwareProfile
 from moeplan.errors import InputError
+from simulator.closed_form.replay import LeanReplay
 from simulator.model.catalog import load_model_spec
 from simulator.model.spec import with_quantisation, with_top_k
 from simulator.question import Question
 from simulator.result import SweepRow
 from simulator.scenario import steps_of
 from simulator.simulate import hidden_frac, simulate
-from simulator.sweep import Grid, sweep
 from simulator.sweeps.definition import SweepDefinition
-from simulator.sweeps.replay import LeanReplay
+from simulator.sweeps.in_memory import Grid, sweep
 from simulator.sweeps.rows import ChunkRunner
 from simulator.sweeps.scenarios import Inputs, chunks
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace

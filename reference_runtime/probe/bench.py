@@ -49,13 +49,13 @@ class Bench:
         self._parts, self._memory, self._n_threads = parts, memory, n_threads
 
     def names(self, n_round: int) -> list[str]:
-        """The parts of a round."""
+        """The parts of a round, which begins: its memory is used, so that no page has been left alone for long."""
+        touch(self._memory)
         return [name for name, part in self._parts.items() if n_round < part.most_rounds]
 
     def take(self, name: str, n_round: int) -> Samples:
         """The samples of a part.  Raises InputError when a read fails."""
         samples = Samples()
-        touch(self._memory)
         with threadpool_limits(self._n_threads, user_api="blas"):
             self._parts[name].take(n_round, samples)
         return samples

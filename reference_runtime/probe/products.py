@@ -167,7 +167,7 @@ class _KeysAndValues:
         shape = (max(1, working_set // layer_bytes), attention.n_kv_heads, capacity, attention.head_dim)
         self._rng, self.working_set = np.random.default_rng(0), working_set
         self.n_sharing = attention.n_heads // attention.n_kv_heads
-        self.keys, self.values = (self._rng.standard_normal(shape, np.float32) for _ in range(2))
+        self.keys, self.values = (self._rng.random(shape, np.float32) for _ in range(2))
         self.q = self._rng.standard_normal((1, attention.n_heads, attention.head_dim), np.float32)
 
     def views(self, n: int) -> list[tuple[np.ndarray, np.ndarray]]:

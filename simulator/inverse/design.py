@@ -14,12 +14,13 @@ import numpy as np
 from moeplan.errors import InputError
 from moeplan.quantity import format_bytes
 from simulator.cache_passes.rows import MAX_KEYS
+from simulator.costs import read_table
 from simulator.engine_fast import FastEngine, decide
 from simulator.inverse.proofs import faster_storage_never_slower
 from simulator.inverse.routing import NO_LOCALITY, Locality, made_up, routing_for
 from simulator.inverse.search import first_reaching
 from simulator.inverse.shapes import MAX_DEVIATION_FRAC, Wish, active_params, shapes
-from simulator.inverse.speeds import Speeds, miss_tables
+from simulator.inverse.speeds import Speeds
 from simulator.inverse.storage_grid import rate_grid
 from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
@@ -28,7 +29,7 @@ from simulator.prefetch import NONE, default_prefetch
 from simulator.question import Prepared, Question, available_ram_bytes
 from simulator.result import Interval, Verdict
 from simulator.small_print import small_print
-from simulator.sweep import N_SWEEP_SAMPLES
+from simulator.sweeps.definition import N_SWEEP_SAMPLES
 from simulator.timeline import Timeline
 from traces.routing_trace import RoutingTrace
 
@@ -161,7 +162,8 @@ def _row_read_s(speeds: Speeds) -> float:
     """Seconds to read the experts of a whole row at once, when nothing else runs."""
     scenario = speeds.prepared(speeds.question).scenario
     assert scenario is not None
-    return float(miss_tables(speeds.question, scenario.rates, scenario.layout)[1][-1])
+    experts = scenario.model.experts
+    return float(read_table(scenario.rates, scenario.layout, 0 if experts is None else experts.top_k)[-1])
 
 
 def _holds_from(speeds: Speeds, holds_frac: float, end: Callable[[Interval], float]) -> float | None:

@@ -2,7 +2,7 @@
 All draws of a device at once: their reads as arrays, and what they take for a histogram of misses in one compiled call.
 
 Index 0 is the central device, the rest are the draws behind an interval.  The equations are those of
-simulator.sweeps.totals; reads are timed as hardware_profiles.storage does it, for all draws side by side.
+simulator.closed_form.totals; reads are timed as hardware_profiles.storage does it, for all draws side by side.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.storage import StorageModel
+from simulator.closed_form.miss_kernels import STEP, WAIT, add_all_waits
+from simulator.closed_form.totals import ComputeTimes, cost_table
 from simulator.costs import costs_of_waits_rise, miss_costs, read_table
 from simulator.expert_layout import ExpertLayout
-from simulator.sweeps.miss_kernels import STEP, WAIT, add_all_waits
-from simulator.sweeps.totals import ComputeTimes, cost_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class DrawnDevice:
             nothing = np.zeros_like(read_s)
             return np.stack([nothing, nothing, nothing, read_s], axis=1)
         return np.array([
-            cost_table(own_s, miss_costs(one, self._layout, self._top_k, self._policy, own_s))
+            cost_table(miss_costs(one, self._layout, self._top_k, self._policy, own_s))
             for one, own_s in zip(self._rates, read_s, strict=True)
         ])  # fmt: skip
 

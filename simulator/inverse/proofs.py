@@ -6,11 +6,11 @@ Each draw's speed then never falls, and neither do percentiles over the draws.
 
 import numpy as np
 
+from simulator.closed_form.miss_kernels import WAKE
 from simulator.inverse.speeds import Speeds
 from simulator.policies import STACK_POLICIES
 from simulator.prefetch import NONE
 from simulator.question import Question
-from simulator.sweeps.miss_kernels import WAKE
 
 
 def more_slots_never_slower(speeds: Speeds, question: Question) -> bool:
@@ -47,7 +47,7 @@ def faster_storage_never_slower(speeds: Speeds, question: Question) -> bool:
 
 def faster_compute_never_slower(speeds: Speeds, question: Question) -> bool:
     """
-    Whether faster compute is proven never to be slower, at the centre and in every draw: all its times fall, but
-    waking after a wait costs more.
+    Whether faster compute is proven never to be slower, at the centre and in every draw: all its times fall, but beside
+    attention it can make a row wait that did not, and waking costs more than that.
     """
-    return not speeds.drawn_reads(question).tables[:, WAKE].any()
+    return question.prefetch == NONE or not speeds.drawn_reads(question).tables[:, WAKE].any()

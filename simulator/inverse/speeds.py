@@ -2,7 +2,7 @@
 Speeds of many variations of one question, in closed form: what two variations share is worked out once.
 
 They share the model, the trace, the context and the device; they may differ in RAM cap, policies, layout, LM head and
-in the what-ifs on the device's speeds.  The equations are those of simulator.sweeps.totals.
+in the what-ifs on the device's speeds.  The equations are those of simulator.closed_form.totals.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,8 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
-from simulator.costs import MissCosts, miss_costs, read_table
-from simulator.expert_layout import ExpertLayout, expert_layout
+from simulator.closed_form.decisions import counted_misses
+from simulator.closed_form.replay import lean_replay
+from simulator.closed_form.totals import ComputeTimes, ComputeWorks, CountedTokens, MissSums, Totals
+from simulator.costs import miss_costs
+from simulator.expert_layout import expert_layout
 from simulator.inverse.bounded import Bounded
 from simulator.inverse.draws import DrawnDevice, DrawnReads, DrawnTimes, drawn_totals
 from simulator.prefetch import PRE_ATTENTION
@@ -28,9 +31,6 @@ from simulator.question import (
 from simulator.result import Interval
 from simulator.scenario import Scenario
 from simulator.simulate import N_SAMPLES, interval_of
-from simulator.sweeps.decisions import counted_misses
-from simulator.sweeps.replay import lean_replay
-from simulator.sweeps.totals import ComputeTimes, ComputeWorks, CountedTokens, MissSums, Totals
 from traces.routing_trace import RoutingTrace
 
 Key = tuple[object, ...]
@@ -123,8 +123,8 @@ class Speeds:
             sums = MissSums(self._compute_times(question), self._histogram(question)[0])
             self._sums.put(key, sums)
         rates = question_rates(question)
-        beside, read_s = miss_tables(question, rates, scenario.layout)
-        return sums.totals(read_s, beside, rates, question.prefetch)
+        beside = miss_costs(rates, scenario.layout, _top_k(question), question.prefetch)
+        return sums.totals(beside, rates, question.prefetch)
 
     def _all_totals(self, question: Question) -> tuple[np.ndarray, np.ndarray] | None:
         """Seconds and hidden pairs of the central rates and of every draw, (1 + n_samples,) each."""
@@ -249,12 +249,6 @@ class Speeds:
             assert scenario is not None
             self._works[key] = ComputeWorks(self._counted(question, scenario), device_rates(question))
         return self._works[key]
-
-
-def miss_tables(question: Question, rates: DeviceRates, layout: ExpertLayout) -> tuple[MissCosts, np.ndarray]:
-    """What 0, 1, ..., top_k misses cost beside their reads, and seconds to read them at once from idle storage."""
-    top_k = _top_k(question)
-    return miss_costs(rates, layout, top_k, question.prefetch), read_table(rates, layout, top_k)
 
 
 def _top_k(question: Question) -> int:

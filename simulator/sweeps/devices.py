@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
-from simulator.costs import miss_costs, read_table
+from simulator.closed_form.totals import ComputeTimes, ComputeWorks, CountedTokens, Variants, cost_table
+from simulator.costs import miss_costs
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.prefetch import PRE_ATTENTION
 from simulator.question import Question, device_rates, drawn_devices, with_what_ifs
@@ -15,7 +16,6 @@ from simulator.result import Bound
 from simulator.scenario import Scenario
 from simulator.simulate import twice_as_fast
 from simulator.sweeps.scenarios import Cell
-from simulator.sweeps.totals import ComputeTimes, ComputeWorks, CountedTokens, Variants, cost_table
 
 Key = tuple[object, ...]
 Made = TypeVar("Made")
@@ -135,4 +135,4 @@ class Devices:
 
 
 def _cost_table(rates: DeviceRates, layout: ExpertLayout, most: int, prefetch_policy: str) -> np.ndarray:
-    return cost_table(read_table(rates, layout, most), miss_costs(rates, layout, most, prefetch_policy))
+    return cost_table(miss_costs(rates, layout, most, prefetch_policy))

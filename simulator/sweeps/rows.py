@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from moeplan.errors import InputError
+from simulator.closed_form.replay import LeanReplay, lean_replay
 from simulator.model.spec import ModelSpec, with_quantisation, with_top_k
 from simulator.question import Question
 from simulator.result import SweepRow
 from simulator.sweeps.definition import SweepDefinition
 from simulator.sweeps.devices import Devices
-from simulator.sweeps.replay import LeanReplay, lean_replay
 from simulator.sweeps.scenarios import Cell, Chunk, Inputs
 from simulator.sweeps.timing import cell_rows, failed_row
 from traces.routing_trace import RoutingTrace

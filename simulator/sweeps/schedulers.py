@@ -68,7 +68,7 @@ def _in_threads(
 ) -> Done:
     with ThreadPoolExecutor(max(1, n_threads)) as pool:
         loading = pool.submit(load)  # most of it is decompression, which holds no lock
-        from simulator.sweeps.decisions import load_passes  # half a second of numba
+        from simulator.closed_form.decisions import load_passes  # half a second of numba
         from simulator.sweeps.rows import ChunkRunner
 
         load_passes(sorted({str(name) for name in definition.axes["cache"]}))

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from moeplan.errors import InputError
+from simulator.closed_form.decisions import miss_histograms
+from simulator.closed_form.replay import LeanReplay
+from simulator.closed_form.totals import CountedTokens
 from simulator.question import Prepared, Question, device_rates, prepare
 from simulator.result import Bound, SweepRow
 from simulator.scenario import Scenario
 from simulator.simulate import INTERVAL_FRAC
 from simulator.small_print import beyond_device, is_upper_bound, warnings_of
-from simulator.sweeps.decisions import miss_histograms
 from simulator.sweeps.devices import BOUNDS, Devices, compute_key, storage_key
-from simulator.sweeps.replay import LeanReplay
 from simulator.sweeps.scenarios import Cell
-from simulator.sweeps.totals import CountedTokens
 
 Key = tuple[object, ...]
 ALWAYS_HELD = -1  # the capacity of a scenario whose experts are all preloaded

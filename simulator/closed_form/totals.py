@@ -10,7 +10,7 @@ speeds v of compute and w of reads while both run, the sums of engine_fast's equ
 where a and r hold what m misses cost attention and reads beside each other, and a bubble brings its wake-up.
 
 So prefix sums of counts and of a over the pairs in ascending a give every storage speed by one search each.
-The loops are compiled: simulator/sweeps/miss_kernels.py.
+The loops are compiled: simulator/closed_form/miss_kernels.py.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,10 +20,10 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from simulator import costs
+from simulator.closed_form.miss_kernels import STEP, WAIT, add_all_waits, add_waits, count_misses, sum_before
 from simulator.model.spec import ModelSpec
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Step
-from simulator.sweeps.miss_kernels import STEP, WAIT, add_all_waits, add_waits, count_misses, sum_before
 from simulator.trace_steps import StepColumns
 
 
@@ -157,18 +157,18 @@ class MissSums:
         """Bytes of the arrays, those of the compute times left out."""
         return sum(n_below.nbytes + below_s.nbytes for _, n_below, below_s in self._kinds)
 
-    def totals(self, read_s: np.ndarray, beside: costs.MissCosts, rates: DeviceRates, prefetch_policy: str) -> Totals:
+    def totals(self, beside: costs.MissCosts, rates: DeviceRates, prefetch_policy: str) -> Totals:
         """read_s: seconds to read 0, 1, ... experts at once, at least as many as were ever missing; so is beside."""
         v, w = rates.contended_compute_frac, rates.contended_read_frac
-        seconds, table = np.zeros(2), cost_table(read_s, beside)
+        seconds, table = np.zeros(2), cost_table(beside)
         n_hidden = sum(add_waits(*sums, v, w, prefetch_policy == PRE_ATTENTION, table, seconds) for sums in self._kinds)
         wait_s = float(seconds[WAIT])
         return Totals(self._total_s + float(seconds[STEP]) + wait_s, wait_s, int(n_hidden), self._n_missed)
 
 
-def cost_table(read_s: np.ndarray, beside: costs.MissCosts) -> np.ndarray:
-    """float64 (4, len(read_s)): what 0, 1, ... misses cost, in the order of miss_kernels.ISSUE."""
-    return np.stack([beside.issue_s, beside.delay_s, beside.wake_s, read_s])
+def cost_table(beside: costs.MissCosts) -> np.ndarray:
+    """float64 (4, n): what 0, 1, ..., n - 1 misses cost, in the order of miss_kernels.ISSUE."""
+    return np.stack([beside.issue_s, beside.delay_s, beside.wake_s, beside.read_s])
 
 
 @dataclass(frozen=True, eq=False)

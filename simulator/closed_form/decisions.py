@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from simulator.closed_form.replay import LeanReplay
+from simulator.closed_form.totals import CountedTokens
 from simulator.engine_fast import decide
 from simulator.scenario import Scenario
-from simulator.sweeps.replay import LeanReplay
-from simulator.sweeps.totals import CountedTokens
 
 BLOCK_STEPS = 1000  # steps whose misses are counted before the next ones are decided: a MB or two
 

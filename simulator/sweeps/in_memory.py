@@ -10,15 +10,13 @@ from itertools import product
 
 import numpy as np
 
+from simulator.closed_form.replay import lean_replay
 from simulator.question import Question
 from simulator.result import SweepRow
 from simulator.sweeps.axes import AXIS_NAMES
 from simulator.sweeps.definition import N_SWEEP_SAMPLES
 from simulator.sweeps.devices import Devices
-from simulator.sweeps.replay import lean_replay
 from simulator.sweeps.timing import cell_rows
-
-__all__ = ["N_SWEEP_SAMPLES", "Grid", "round_caps", "round_rates", "sweep"]
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """
 The time of a scenario's counted decode tokens for any rates: the sum of the fast engine's timeline, without one.
 
-It costs a search in prefix sums where a timeline has a number for every token and layer; see simulator.sweeps.totals.
+It costs a search in prefix sums where a timeline has a number for every token and layer; see totals.py.
 """
 
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
-from simulator.costs import miss_costs, read_table
+from simulator.closed_form.totals import ComputeWorks, CountedTokens, MissSums
+from simulator.costs import miss_costs
 from simulator.scenario import Scenario
-from simulator.sweeps.totals import ComputeWorks, CountedTokens, MissSums
 
 
 class CountedTime:
@@ -27,5 +27,4 @@ class CountedTime:
         """Seconds on a device, and with a gate sparsity other than the model's own where one is given."""
         layout, policy = self._scenario.layout, self._scenario.prefetch_policy
         sums = MissSums(self._works.times(rates, gate_sparsity), self._histogram)
-        read_s, beside = read_table(rates, layout, self._most), miss_costs(rates, layout, self._most, policy)
-        return sums.totals(read_s, beside, rates, policy).step_s
+        return sums.totals(miss_costs(rates, layout, self._most, policy), rates, policy).step_s
