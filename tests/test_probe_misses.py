@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from reference_runtime.op_clock import OpClock, RowReads
-from reference_runtime.probe.in_situ import OpKey
+from reference_runtime.probe.in_situ import ContextKey, OpKey
+from reference_runtime.probe.miss_rows import WAKE_US, miss_times
 from reference_runtime.probe.plan import FEWEST_SECONDS, make_plan
 from reference_runtime.probe.products import RowKey
-from reference_runtime.probe.rows import WAKE_US, miss_times, product_times, table_uncertainty
+from reference_runtime.probe.rows import product_times, table_uncertainty
 from reference_runtime.probe.sampling import Samples
 from reference_runtime.probe.with_reads import AT_LEAST_S, MISSES, PARTS, ReadsKey, RowsWithMisses, layer_parts, takes
 from simulator import kernel_calls
@@ -143,3 +144,27 @@ def test_an_lm_head_takes_no_longer_alone_than_in_its_place() -> None:
     times = product_times(plan, samples)
     assert times[rows[middle.name]] == 3.0
     assert times[rows[tiny.name]] == 2.0  # it runs in the caches, where its row has another working set
+
+
+def test_attention_over_many_keys_is_taken_as_it_stands() -> None:
+    """What attention grew by counts where it is more than alone, in the working sets that stand for the model's own."""
+    plan = make_plan(Path(), FEWEST_SECONDS, [1])
+    tiny, samples = plan.shapes[0], Samples()
+    few, many = plan.contexts[0], plan.contexts[-1]
+    calls = {n: next(c for c in kernel_calls.attention_calls(tiny, n) if c.op == "attend") for n in (few, many)}
+
+    def key(n_keys: int, working_set: int) -> RowKey:
+        return RowKey("attend", "f32", int(calls[n_keys].size), calls[n_keys].count, 0.0, working_set, 1)
+
+    small, large = int(calls[many].working_set / 3), int(calls[many].working_set / 1.5)
+    for working_set in (small, large):
+        samples.add(key(few, working_set), 1.0)
+        samples.add(key(many, working_set), 5.0)
+    samples.add(OpKey(tiny.name, "attention", 1, 1), 10.0)
+    samples.add(ContextKey(tiny.name, many, 1), 18.0)
+    times = product_times(plan, samples)
+    assert times[key(many, large)] == 1.0 + 8.0
+    assert times[key(many, small)] == 5.0
+    assert times[key(few, large)] == 1.0
+    samples.values[ContextKey(tiny.name, many, 1)] = [12.0]
+    assert product_times(plan, samples)[key(many, large)] == 5.0

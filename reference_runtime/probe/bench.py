@@ -104,6 +104,9 @@ def _compute_parts(
     def whole(model: ModelInMemory, n_tokens: int, _: int, samples: Samples) -> None:
         model.measure(kernels, n_tokens, samples)
 
+    def keys(model: ModelInMemory, context: int, _: int, samples: Samples) -> None:
+        model.measure_context(kernels, context, samples)
+
     def misses(model: ModelWithReads, _: int, samples: Samples) -> None:
         model.measure(kernels, samples)
 
@@ -114,6 +117,9 @@ def _compute_parts(
     for model in models[:2]:
         for n in plan.chunks:
             yield f"{n} tokens of {model.spec.name}", Part(partial(whole, model, n), CHUNK_ROUNDS)
+    for model in models[:2]:
+        for context in plan.contexts[1:]:
+            yield f"{context} keys of {model.spec.name}", Part(partial(keys, model, context))
     for with_reads in reading:
         yield f"misses of {with_reads.spec.name}", Part(partial(misses, with_reads))
 

@@ -7,6 +7,8 @@ resident, under the runtime's own clock, and what the table's products do not ex
 
     router           the operation as it is: scores, top-k and weights
     attention_rest   attention, asking the cache for the row included - q, k, v, o - scores and mix
+    attend           over many keys: attention less that over few, where it is more than scores and mix alone, as keys
+                     and values push out of a cache what the code around them needs
     row              wait + expert FFN - the row of experts alone
     step             embedding + LM head - the product of the LM head
 
@@ -52,6 +54,14 @@ class OpKey(NamedTuple):
     shape: str
     op: str
     n_tokens: int
+    threads: int
+
+
+class ContextKey(NamedTuple):
+    """Seconds of attention for each layer, of a token that sees so many keys."""
+
+    shape: str
+    context: int
     threads: int
 
 
@@ -137,6 +147,23 @@ class ModelInMemory:
         else:
             used = [len(np.unique(record.expert_ids[:, layer])) for layer in range(n_layers)]
             samples.add(UsedKey(name, n_tokens, threads), float(np.mean(used)))
+
+    def measure_context(self, kernels: FastKernels, context: int, samples: Samples) -> None:
+        """One sample of attention over so many keys, which were never computed: their values cost nothing."""
+        clock = OpClock()
+        self.experts.on_row = clock.row_read
+        n = SKIPPED_TOKENS + COUNTED_TOKENS
+        model = Model(self.config, self._dense, self.experts, kernels)
+        session = Session(model, context + n, router=self._routing, watch=clock)
+        session.cache.keys.fill(0.1)
+        session.cache.values.fill(0.1)
+        session.cache.n_tokens = (
+            context - SKIPPED_TOKENS - (COUNTED_TOKENS + 1) // 2
+        )  # so many in the middle of those counted
+        for token in np.random.default_rng(0).integers(0, self.config.vocab_size, n):
+            session.feed([token])
+        seconds = op_seconds(clock, SKIPPED_TOKENS)["attention"]
+        samples.add(ContextKey(self.spec.name, context, kernels.n_threads), seconds)
 
     def token_seconds(self, kernels: FastKernels, n_tokens: int) -> list[float]:
         """Seconds of each of n_tokens decode tokens after a short prompt."""

@@ -17,9 +17,10 @@ from moeplan.quantity import format_bytes
 from reference_runtime.probe.bench import open_bench
 from reference_runtime.probe.figures import contention_of, profile_of
 from reference_runtime.probe.machine import check_memory, this_machine
+from reference_runtime.probe.miss_rows import miss_times
 from reference_runtime.probe.plan import KINDS, MIB, N_ARENAS, Plan
 from reference_runtime.probe.products import RowKey, type_name
-from reference_runtime.probe.rows import Disagreement, Times, miss_times, product_times, rest_times
+from reference_runtime.probe.rows import Disagreement, Times, product_times, rest_times
 from reference_runtime.probe.sampling import Samples, log_spread
 from reference_runtime.probe.spot_checks import SpotChecks
 from reference_runtime.probe.storage import check_room, open_probe_file, probe_file

@@ -1,40 +1,31 @@
 """
-From samples to the rows of the kernel table: products, what is left of an operation without them, and what reads cost.
+From samples to the rows of the kernel table: products, and what is left of an operation without them.
 
-    issue            attention beside reads, less attention without a miss and wake_attention
-    delay            span beside compute, less that of the same reads on demand
-    wake             router and expert FFN where there are reads, less those without; and the hand-over, less a wait
-                     without a miss
-    wake_on_demand   the same with attention, of reads on demand
-    wake_attention   attention beside slower reads, less beside those as fast as the disk
-
-(parts of with_reads.py).  What the profile's contention explains of issue and delay is taken off: the simulator counts
-it by itself.  What a wait costs is a function of the span, and never falls with it: the nearest such function to the
-measured points, at the microseconds of WAKE_US.
+What reads cost is in miss_rows.py.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from hardware_profiles.kernel_table import KERNEL_OPS, Call, KernelTable, KernelTimes
-from reference_runtime.probe.in_situ import COUNTED_TOKENS, PROMPT_TOKENS, SKIPPED_TOKENS, OpKey, ShutKey, UsedKey
+from reference_runtime.probe.in_situ import (
+    COUNTED_TOKENS,
+    PROMPT_TOKENS,
+    SKIPPED_TOKENS,
+    ContextKey,
+    OpKey,
+    ShutKey,
+    UsedKey,
+)
 from reference_runtime.probe.plan import Plan
 from reference_runtime.probe.products import RowKey
-from reference_runtime.probe.sampling import Samples, drift_frac, factor_80, log_spread, trimmed_mean, uncertainty
-from reference_runtime.probe.with_reads import COUNTED_TOKENS as COUNTED_READS_TOKENS
-from reference_runtime.probe.with_reads import PARTS, SLOW_TOKENS, ReadsKey
+from reference_runtime.probe.sampling import Samples, drift_frac, factor_80, log_spread, uncertainty
 from simulator import kernel_calls
-from simulator.expert_layout import layout_of_bytes
-from simulator.model.size import expert_bytes
 from simulator.model.spec import ModelSpec
 
-WAKE_US = tuple(round(100 * 2 ** (step / 2)) for step in range(17))  # of reads: 100 us to 25.6 ms; then the end's cost
-OWN_PARTS = ("router", "expert_ffn", "hand_over")  # of a wait that attention has no part in
 LEAST_S = 1e-8  # where the products alone explain an operation
 DIGITS = 4  # of every figure that is written
 
@@ -64,7 +55,10 @@ def table_uncertainty(samples: Samples, spots: Samples) -> float:
 
 
 def product_times(plan: Plan, samples: Samples) -> dict[RowKey, float]:
-    """The mean of every product; LM heads from RAM as they stand in a forward pass where that is less."""
+    """
+    The mean of every product; as they stand in a forward pass LM heads from RAM where that is less, and attention over
+    many keys where that is more.
+    """
     times = {key: samples.mean(key) for key in samples.values if isinstance(key, RowKey)}
     for spec in plan.shapes:
         (call,) = kernel_calls.lm_head_calls(spec)
@@ -73,7 +67,29 @@ def product_times(plan: Plan, samples: Samples) -> dict[RowKey, float]:
             whole = OpKey(spec.name, "lm_head", 1, n_threads)
             if key in times and call.working_set >= plan.arena_bytes and whole in samples.values:
                 times[key] = min(times[key], samples.mean(whole))
-    return times
+    return times | _attend_in_place(plan, samples, times)
+
+
+def _attend_in_place(plan: Plan, samples: Samples, alone: Times) -> dict[RowKey, float]:
+    """
+    Rows of attend over many keys where attention as a whole grew by more than they take alone; of the working sets
+    that stand for the model's own.
+    """
+    result: dict[RowKey, float] = {}
+    of_contexts = [key for key in samples.values if isinstance(key, ContextKey)]
+    for key in of_contexts:
+        spec = next(spec for spec in plan.shapes if spec.name == key.shape)
+        few, many = (_attend_call(spec, n_keys) for n_keys in (plan.contexts[0], key.context))
+        grown_s = samples.mean(key) - samples.mean(OpKey(key.shape, "attention", 1, key.threads))
+        for row, seconds in alone.items():
+            is_own = (row.op, row.size, row.count, row.threads) == ("attend", many.size, many.count, key.threads)
+            if is_own and row.working_set >= many.working_set / 2:
+                result[row] = max(seconds, alone[replace(row, size=int(few.size))] + grown_s)
+    return result
+
+
+def _attend_call(spec: ModelSpec, n_keys: int) -> Call:
+    return next(call for call in kernel_calls.attention_calls(spec, n_keys) if call.op == "attend")
 
 
 def kernel_times(times: Times, n_threads: int) -> KernelTimes:
@@ -169,96 +185,6 @@ def _row_s(spec: ModelSpec, n_threads: int, samples: Samples, kernels: KernelTim
     calls = kernel_calls.expert_ffn_calls(spec, spec.experts.top_k, 1, zero_frac)
     own = [call for call in calls if call.op == "experts"]
     return max(LEAST_S, samples.mean(OpKey(spec.name, "expert_ffn", 1, n_threads)) - _sum(own, kernels))
-
-
-def miss_times(plan: Plan, samples: Samples, compute: float, read: float) -> dict[RowKey, float]:
-    """
-    The rows of issue, delay and what a wait costs; see the top of this file.
-
-    compute, read: speed of each beside the other at full rate, 1 alone.
-    """
-    result: dict[RowKey, float] = {}
-    sizes = {spec.name: layout_of_bytes(expert_bytes(spec), "bundle").padded_bytes for spec in plan.shapes}
-    still = [key for key in samples.values if isinstance(key, ReadsKey) and key.part == "span" and not key.n_misses]
-    for key in still:
-        curves = _wake_curves(samples, key, compute, read)
-        rows = [*_beside_times(samples, key, curves["wake_attention"], compute, read)]
-        rows += [(op, us, curve.at(us * 1e-6)) for op, curve in curves.items() for us in WAKE_US]
-        for op, n, seconds in rows:
-            row = RowKey(op, "f32", sizes[key.shape], n, 0.0, plan.arena_bytes, key.threads)
-            result[row] = max(LEAST_S, seconds)
-    return result
-
-
-@dataclass(frozen=True, eq=False)
-class _Curve:
-    """What a wait costs, seconds, over the seconds that its reads take, both ascending (n,)."""
-
-    spans: np.ndarray
-    costs: np.ndarray
-
-    def at(self, span_s: float) -> float:
-        """Linear between the points, that of the end beyond them."""
-        return float(np.interp(span_s, self.spans, self.costs))
-
-
-def _beside_times(
-    samples: Samples, still: ReadsKey, slowness: _Curve, compute: float, read: float
-) -> Iterator[tuple[str, int, float]]:
-    """(op, misses, seconds) of issue and delay; slowness: of attention after waits, which is no part of issue."""
-    attention_s = _parts(samples, still)["attention"]
-    for key in _with_misses(samples, still):
-        if not key.at_least_s:
-            beside, after = _parts(samples, key), _parts(samples, key._replace(is_prefetch=False))
-            own_span, issue = _alone(beside, "span", read), _alone(beside, "attention", compute) - attention_s
-            slow_s = slowness.at(trimmed_mean(own_span.tolist()))
-            yield "issue", key.n_misses, trimmed_mean(issue.tolist()) - slow_s
-            yield "delay", key.n_misses, trimmed_mean((own_span - after["span"]).tolist())
-
-
-def _alone(beside: Mapping[str, np.ndarray], part: str, speed: float) -> np.ndarray:
-    """Attention or span without their contention, which the simulator counts by itself; speed: beside the other."""
-    return beside[part] - (1 - speed) * np.minimum(beside["attention"], beside["span"])
-
-
-def _wake_curves(samples: Samples, still: ReadsKey, compute: float, read: float) -> dict[str, _Curve]:
-    """By op: what waits cost, never less for longer reads."""
-    without, points = _parts(samples, still), defaultdict[str, list[tuple[float, float, int]]](list)
-    keys = _with_misses(samples, still)
-    slowed = {key.n_misses for key in keys if key.at_least_s}
-    for key in keys:
-        beside, after = _parts(samples, key), _parts(samples, key._replace(is_prefetch=False))
-        as_fast = _parts(samples, key._replace(at_least_s=0.0))
-        own_span = _alone(beside, "span", read)
-        measured = [
-            ("wake", own_span, [beside[part] - without[part] for part in OWN_PARTS]),
-            ("wake_on_demand", after["span"], [after[part] - without[part] for part in (*OWN_PARTS, "attention")]),
-        ]
-        if key.n_misses in slowed:
-            slower_s = _alone(beside, "attention", compute) - _alone(as_fast, "attention", compute)
-            measured.append(("wake_attention", own_span, [slower_s]))
-        n_tokens = SLOW_TOKENS if key.at_least_s else COUNTED_READS_TOKENS
-        for op, span, costs in measured:
-            point = trimmed_mean(span.tolist()), trimmed_mean(np.sum(costs, axis=0).tolist()), n_tokens
-            points[op].append(point)
-    return {op: _rising(measured) for op, measured in points.items()}
-
-
-def _rising(points: list[tuple[float, float, int]]) -> _Curve:
-    """The nearest curve to (span, cost, weight) that never falls."""
-    spans, costs, weights = np.array(sorted(points)).T
-    return _Curve(spans, isotonic_regression(costs, weights=weights).x)
-
-
-def _with_misses(samples: Samples, still: ReadsKey) -> list[ReadsKey]:
-    """The keys of a shape's spans beside attention."""
-    keys = [key for key in samples.values if isinstance(key, ReadsKey) and key.n_misses and key.is_prefetch]
-    return [key for key in keys if (key.shape, key.part, key.threads) == (still.shape, still.part, still.threads)]
-
-
-def _parts(samples: Samples, key: ReadsKey) -> dict[str, np.ndarray]:
-    """The parts of a layer, a value for each round: differences are taken within a round."""
-    return {part: np.array(samples.values[key._replace(part=part)]) for part in PARTS}
 
 
 def _sum(calls: Iterable[Call], kernels: KernelTimes, but: str = "") -> float:
