@@ -126,7 +126,8 @@ class KernelTimes:
 
     Between two measured points the time is linear in size and in count, linear in zero_frac through the lowest and the
     highest that were measured, and linear in the logarithm of the working set; beyond the ends of working set, and
-    below the smallest size, the end's own time holds; above the largest size or count the last slope goes on.
+    below the smallest size, the end's own time holds; above the largest size or count the last slope goes on (not of
+    attend, whose count is no amount of work; see simulator.costs for what waits cost).
     """
 
     def __init__(self, table: KernelTable, n_threads: int) -> None:

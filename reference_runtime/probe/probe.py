@@ -6,7 +6,6 @@ sample once, in turn, so that what happens to the machine happens to all alike. 
 a machine that is busy with other things gets a whole profile too, with wide spreads and later than it should be.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from reference_runtime.probe.sampling import Samples, log_spread
 from reference_runtime.probe.spot_checks import SpotChecks
 from reference_runtime.probe.storage import check_room, open_probe_file, probe_file
 from reference_runtime.probe.worker import Worker
-from reference_runtime.processor_time import ProcessorTimes, processor_times
+from reference_runtime.processor_time import ProcessorTimes, load_average, processor_times
 
 SLACK_ROUNDS = (1, 3, 4, 6)  # after these the rounds become shorter: see bench.py
 MOST_OFF_FRAC = 0.25  # by which the products of an operation may take longer than the operation
@@ -73,7 +72,7 @@ def probe(plan: Plan, name: str, on_progress: OnProgress = lambda done, total: N
     """
     if plan.read_file is None:
         check_room(plan.directory, plan.file_bytes)
-    load = os.getloadavg()[0]
+    load = load_average()
     machine, began, counts = this_machine(plan.directory), perf_counter(), processor_times()
     check_memory(machine, N_ARENAS * plan.arena_bytes * len(plan.threads))
 
@@ -169,9 +168,10 @@ def _off(off: list[Disagreement]) -> str:
     return f"; products alone take longer than the whole operation: {', '.join(texts)}"
 
 
-def _load(before: float) -> str:
+def _load(before: float | None) -> str:
     """How busy other programs kept the machine; the probe itself adds about one."""
-    return f"; load average {before:.1f} before and {os.getloadavg()[0]:.1f} after"
+    after = load_average()
+    return "" if before is None or after is None else f"; load average {before:.1f} before and {after:.1f} after"
 
 
 def _stolen(before: ProcessorTimes | None) -> str:
