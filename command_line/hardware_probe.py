@@ -10,6 +10,7 @@ from command_line.progress import step_bar
 from moeplan.errors import InputError
 
 # A profile is refused where they are off by 1.35 and by 2.0: hardware_profiles.storage_fit.check_table.
+BUSY_UNCERTAINTY = 0.5  # of the kernel table; a machine left alone shows 0.1 to 0.2, a shared one up to 0.3
 MOST_OFF = {"sequential_read": 1.3, "random_4k_read": 1.9}
 MOST_UNCERTAIN = 10.0  # a profile takes no more: hardware_profiles.schema_base.Provenance
 
@@ -60,6 +61,10 @@ def probe(
         temporary.write_text(text, "utf-8")
         load_profile(str(temporary))
     print(f"{target}: {profile['title']}; {profile['notes']}")
+    unsure = profile["cpu"]["kernels"]["uncertainty"]
+    if unsure > BUSY_UNCERTAINTY:
+        told = f"kernel times are known within a factor of {1 + unsure:.2g} only"
+        print(f"moeplan: the machine was busy: {told}; probe again when nothing else runs", file=sys.stderr)
 
 
 def agreeing(profile: dict[str, Any]) -> dict[str, Any]:

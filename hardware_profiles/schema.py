@@ -11,7 +11,15 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from hardware_profiles.kernel_table import KernelTable
-from hardware_profiles.schema_base import ByteSize, Count, Frozen, ProfileError, SourceText, quantity
+from hardware_profiles.schema_base import (
+    MOST_UNCERTAINTY,
+    ByteSize,
+    Count,
+    Frozen,
+    ProfileError,
+    SourceText,
+    quantity,
+)
 from hardware_profiles.schema_figures import (
     Figure,
     FlopFigure,
@@ -152,7 +160,7 @@ class SpotCheck(Frozen):
 
     name: str
     time: Annotated[float, quantity("second"), Field(gt=0)]
-    spread: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+    spread: Annotated[float, Field(ge=0, le=MOST_UNCERTAINTY, allow_inf_nan=False)]
 
 
 class HardwareProfile(Frozen):

@@ -38,6 +38,7 @@ ByteSize = Annotated[int, BeforeValidator(_whole), quantity("byte"), Field(gt=0)
 ByteRate = Annotated[float, quantity("byte/second")]
 
 
+MOST_UNCERTAINTY = 10.0  # a factor of 11: of such a figure nothing is known
 Count = Annotated[int, Field(strict=True, ge=1, le=1024)]
 
 
@@ -69,7 +70,7 @@ class Provenance(Frozen):
 
     kind: Kind
     source: Annotated[str, Field(min_length=3)]
-    uncertainty: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+    uncertainty: Annotated[float, Field(ge=0, le=MOST_UNCERTAINTY, allow_inf_nan=False)]
 
     @model_validator(mode="before")
     @classmethod

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
+from hardware_profiles.schema_base import MOST_UNCERTAINTY
 from moeplan.errors import InputError
 from moeplan.strict_yaml import load_mapping
 from reference_runtime.kernels.fast import FastKernels
@@ -19,6 +20,8 @@ from reference_runtime.probe.sampling import (
     UNKNOWN_SPREAD,
     Samples,
     drift_frac,
+    factor_80,
+    log_spread,
     repeated,
     spread_frac,
     trimmed_mean,
@@ -42,6 +45,12 @@ def test_independent_spreads_add_in_squares_and_never_vanish() -> None:
     """3 and 4 make 5; nothing is better known than the floor."""
     assert uncertainty(0.3, 0.4) == 0.5
     assert uncertainty(0.0, 0.0) > 0
+
+
+def test_figures_of_a_busy_machine_are_written_as_unknown() -> None:
+    """No spread is above what a profile takes, so a probe that was disturbed keeps all its other figures."""
+    assert uncertainty(29.3) == factor_80(9.0) == MOST_UNCERTAINTY
+    assert log_spread([1e-9, 1.0, 1e9]) == MOST_UNCERTAINTY
 
 
 def test_drift_is_what_all_cases_have_in_common() -> None:

@@ -12,7 +12,7 @@ from time import perf_counter
 
 import numpy as np
 
-from hardware_profiles.schema_base import Z_80
+from hardware_profiles.schema_base import MOST_UNCERTAINTY, Z_80
 
 SAMPLE_S = 0.004  # a sample repeats its call for so long
 MOST_CALLS, N_BATCHES = 256, 5
@@ -115,18 +115,22 @@ def spread_frac(values: Sequence[float]) -> float:
 
 
 def log_spread(values: Sequence[float]) -> float:
-    """Standard deviation of the values' logarithm; UNKNOWN_SPREAD for a single value."""
-    return float(np.std(np.log(values), ddof=1)) if len(values) > 1 else UNKNOWN_SPREAD
+    """Standard deviation of the values' logarithm, at most MOST_UNCERTAINTY; UNKNOWN_SPREAD for a single value."""
+    return min(MOST_UNCERTAINTY, float(np.std(np.log(values), ddof=1))) if len(values) > 1 else UNKNOWN_SPREAD
 
 
 def factor_80(sigma: float) -> float:
     """The uncertainty that a profile writes for a standard deviation of the logarithm: half the width of its 80 %."""
-    return float(np.expm1(Z_80 * sigma))
+    return min(MOST_UNCERTAINTY, float(np.expm1(Z_80 * sigma)))
 
 
 def uncertainty(*spreads: float) -> float:
-    """Independent spreads as one factor, at least LEAST_UNCERTAINTY, in three digits."""
-    return max(LEAST_UNCERTAINTY, round(float(np.sqrt(sum(one**2 for one in spreads))), 3))
+    """
+    Independent spreads as one factor in three digits, at least LEAST_UNCERTAINTY and at most what a profile can say: on
+    a machine that is busy with other things a figure says nothing, and the others are kept.
+    """
+    whole = round(float(np.sqrt(sum(one**2 for one in spreads))), 3)
+    return min(MOST_UNCERTAINTY, max(LEAST_UNCERTAINTY, whole))
 
 
 def drift_frac(samples: Samples, keys: Iterable[Hashable]) -> float:
