@@ -180,19 +180,20 @@ def _question(
     """The options as a Question."""
     from hardware_profiles.catalog import load_profile
     from simulator.model.catalog import load_model_spec
-    from simulator.question import Question
+    from simulator.question import Question, check_storage_read
     from traces.catalog import load_trace
     from traces.synthetic import adapt
 
     if start not in ("warm", "cold"):
         raise InputError("--start", "must be warm or cold", repr(start))
     spec = load_model_spec(model)
-    routing = load_trace(trace) if trace is not None else None
+    routing, recorded = load_trace(trace) if trace is not None else None, None
     if adapt_trace and routing is not None and spec.experts is not None:
         shape = (spec.n_moe_layers, spec.experts.n_experts, spec.experts.top_k)
         if shape != (routing.n_moe_layers, routing.header.n_experts, routing.top_k):
+            recorded = routing if shape[:2] != (routing.n_moe_layers, routing.header.n_experts) else None
             routing = adapt(routing, layer_ids=spec.moe_layer_ids, n_experts=shape[1], top_k=shape[2])
-    return Question(
+    question = Question(
         model=spec,
         profile=load_profile(hardware),
         trace=routing,
@@ -206,7 +207,10 @@ def _question(
         context=context,
         start=start,  # type: ignore[arg-type]
         lm_head_predictor=lm_head_predictor,
+        recorded=recorded,
     )
+    check_storage_read(question)
+    return question
 
 
 def _mapped_read_ahead(layout: str, read_ahead: str | None, timeline: Path | None) -> int | None:

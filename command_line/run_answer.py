@@ -8,7 +8,7 @@ from rich.text import Text
 
 from command_line.console import answer_console
 from moeplan.quantity import format_bytes, format_seconds
-from reference_runtime.run_result import TEACHER_FORCED, LayerTiming, RunResult
+from reference_runtime.run_result import TEACHER_FORCED, RunResult
 
 SHADES = " ▁▂▃▄▅▆▇█"  # 0 to 1 in eight steps
 OPS = ("router", "attention", "wait", "expert_ffn", "lm_head", "embedding")
@@ -28,7 +28,7 @@ def render_run(result: RunResult, record: Path | None, beside: Sequence[str] = (
     for line in [*beside, *_lines(result)]:
         console.print(Text(line))
     if any(layer.hidden_frac is not None for layer in result.layers):
-        console.print(_layer_table(result.layers))
+        console.print(_layer_table(result))
         console.print(Text(LEGEND, style="dim"))
     for warning in result.warnings:
         console.print(Text(f"note: {warning}"))
@@ -60,7 +60,8 @@ def _lines(result: RunResult) -> list[str]:
             f"{result.conditions['reads']}"
         )
     if result.hidden_frac is not None:
-        lines.append(f"hidden: {result.hidden_frac:.1%} of the layers with a miss had it read before attention ended")
+        share = _share(result.hidden_frac)
+        lines.append(f"hidden: {share} of the layers with a miss had it read before attention ended")
     grown = result.peak_rss_bytes - result.baseline_rss_bytes
     cap = "no cap" if result.ram_cap_bytes is None else f"cap {format_bytes(result.ram_cap_bytes)}"
     lines.append(
@@ -71,15 +72,25 @@ def _lines(result: RunResult) -> list[str]:
     return lines
 
 
-def _layer_table(layers: tuple[LayerTiming, ...]) -> Table:
-    """A strip a quantity, a mark a layer: the share hidden, and each time against the longest of all."""
+def _share(fraction: float) -> str:
+    """'9.6%'."""
+    return f"{fraction:.1%}"
+
+
+def _layer_table(result: RunResult) -> Table:
+    """
+    A strip a quantity, a mark a layer: the share hidden, and each time against the longest of all.
+
+    The mean share is that of the text: of all tokens and layers with a miss, however many a layer has of them.
+    """
+    layers = result.layers
     longest = max(max(layer.t_attention_s, layer.t_prefetch_s) for layer in layers)
     table = Table(box=None, show_header=False, pad_edge=False)
     first, last = layers[0].layer, layers[-1].layer
     table.add_row(f"layers {first} to {last}", "", "mean")
     hidden = [layer.hidden_frac for layer in layers]
-    known = [share for share in hidden if share is not None]
-    table.add_row("hidden", "".join("·" if h is None else _shade(h) for h in hidden), f"{sum(known) / len(known):.0%}")
+    mean = "" if result.hidden_frac is None else _share(result.hidden_frac)
+    table.add_row("hidden", "".join("·" if share is None else _shade(share) for share in hidden), mean)
     for name in ("t_attention_s", "t_prefetch_s", "bubble_s"):
         values = [getattr(layer, name) for layer in layers]
         strip = "".join(_shade(value / longest if longest else 0) for value in values)

@@ -68,7 +68,9 @@ Contexts = Annotated[
 TopKs = Annotated[
     str | None,
     typer.Option(
-        "--top-k", metavar="N,...", help="Experts a token and layer; needs a trace of that shape or --adapt-trace."
+        "--top-k",
+        metavar="N,...",
+        help="Experts a token and layer; rows of the trace are cut; more need --adapt-trace.",
     ),
 ]
 Quantisations = Annotated[

@@ -20,6 +20,9 @@ UNIT_PATTERN = re.compile(r"[A-Za-z]{1,12}(/[A-Za-z]{1,12})?")  # pint would als
 
 Dimension = Literal["byte", "byte/second", "second", "flop/second", "watt", "byte/flop"]
 
+BYTE_UNITS: tuple[tuple[float, str], ...] = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+RATE_UNITS: tuple[tuple[float, str], ...] = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s"))
+
 EXAMPLES: dict[str, str] = {
     "byte": "'16 GiB' or '64 GB'",
     "byte/second": "'3.5 GB/s' or '200 MiB/s'",
@@ -94,12 +97,25 @@ def _unit_advice(unit: str) -> str:
 
 def format_bytes(n_bytes: float) -> str:
     """Binary units with three significant digits, as memory is counted: '1.90 MiB'."""
-    return _scaled(n_bytes, ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
+    return _scaled(n_bytes, BYTE_UNITS)
 
 
 def format_rate(bytes_per_s: float) -> str:
     """Decimal units, as storage is sold: '419 MB/s'."""
-    return _scaled(bytes_per_s, ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s")))
+    return _scaled(bytes_per_s, RATE_UNITS)
+
+
+def format_bytes_up(n_bytes: float) -> str:
+    """Four significant digits, rounded up, so that what is read and typed again is enough: '1.686 GiB'."""
+    return _rounded_up(n_bytes, BYTE_UNITS)
+
+
+def format_rate_up(bytes_per_s: float) -> str:
+    """As format_rate where that is enough when typed again, else four significant digits, rounded up: '1.235 GB/s'."""
+    text = format_rate(bytes_per_s)
+    number, unit = text.split(" ")
+    is_enough = float(number) * next(size for size, name in RATE_UNITS if name == unit) >= bytes_per_s * (1 - 1e-12)
+    return text if is_enough else _rounded_up(bytes_per_s, RATE_UNITS)
 
 
 def format_seconds(seconds: float) -> str:
@@ -129,6 +145,25 @@ def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
             return f"{value / size:.{_decimals(value / size)}f} {unit}"
     size, unit = units[-1]
     return f"{value / size:.{0 if size in (1, 1e-9) else _decimals(value / size)}f} {unit}"
+
+
+def _rounded_up(value: float, units: tuple[tuple[float, str], ...]) -> str:
+    """Four significant digits in the largest unit in which that is at least 1; the smallest unit is counted whole."""
+    for size, unit in units[:-1]:
+        scaled = _ceil(value / size)
+        if scaled >= 1:
+            return f"{scaled:.{_decimals_of_four(scaled)}f} {unit}"
+    return f"{math.ceil(value)} {units[-1][1]}"
+
+
+def _ceil(value: float) -> float:
+    scale = 10 ** _decimals_of_four(value)
+    return math.ceil(value * scale - 1e-9) / scale
+
+
+def _decimals_of_four(value: float) -> int:
+    """Decimals for four significant digits; three below 1."""
+    return max(0, 3 - math.floor(math.log10(value))) if value >= 1 else 3
 
 
 def _decimals(value: float) -> int:

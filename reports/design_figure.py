@@ -50,8 +50,8 @@ def _time_axis(axes: Axes) -> None:
 def _speed_axis(axes: Axes, target_tokens_per_s: float | None) -> None:
     if target_tokens_per_s is not None:
         axes.axhline(target_tokens_per_s, color=INK, linewidth=1, linestyle=":")
-        at, text = (0.005, target_tokens_per_s), f"target {goal(target_tokens_per_s)}"
-        axes.annotate(text, at, xycoords=("axes fraction", "data"), ha="left", va="bottom", fontsize=8.5)
+        at, text = (1.01, target_tokens_per_s), f"target\n{goal(target_tokens_per_s)}"
+        axes.annotate(text, at, xycoords=("axes fraction", "data"), ha="left", va="center", fontsize=8.5)
     axes.set_ylabel("tokens/s")
     axes.set_ylim(bottom=0)
 

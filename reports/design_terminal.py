@@ -5,23 +5,25 @@ from rich.table import Table
 from rich.text import Text
 
 from moeplan.quantity import format_params
-from reports import design_wording, wording
+from reports import design_answer, design_wording, wording
 from reports.console_text import plain, print_lines, print_things
 from simulator.plan_result import Design, DesignResult
 
 SHORT_PRINT = ("model", "sizes", "ram_cap", "storage", "context", "routing", "interval")
-BOLD = {"yes": "bold green", "no": "bold"}
+TONE = {"yes": "bold green", "likely": "bold yellow", "no": "bold red", "cannot_run": "bold red"}
 
 
 def render_design(result: DesignResult, console: Console) -> None:
     """Print a design: the decision line, every shape, the small print."""
-    print_things(console, Text(plain(design_wording.design_question(result))))
-    style = BOLD[design_wording.design_tone(result)]
-    print_things(console, Text(f"\n{design_wording.design_headline(result)}", style=style))
-    print_lines(console, design_wording.design_reason(result), design_wording.design_target(result))
+    print_things(console, Text(plain(design_answer.design_question(result))))
+    style = TONE[design_answer.design_tone(result)]
+    print_things(console, Text(f"\n{design_answer.design_headline(result)}", style=style))
+    print_lines(console, *design_answer.design_reasons(result))
     print_things(console, Text(""), _table(result))
-    print_lines(console, *design_wording.not_simulated(result))
+    print_lines(console, *design_answer.not_simulated(result))
     print_lines(console, design_wording.terminal_caption(result), style="dim")
+    if doubts := design_wording.storage_doubts(result):
+        print_lines(console, doubts)
     if any(design.is_recorded for design in result.designs):
         told = "* routing of the given trace (of its best experts, where top-k is smaller); the others' is made up"
         print_lines(console, told)
@@ -74,7 +76,10 @@ def _reading(design: Design, row: dict[str, str]) -> list[str]:
     if design.hidden_frac is None:
         return ["", "", row["holds"], ""]
     hidden = _pair(_percent(design.hidden_frac), _percent(design.hidden_low_frac))
-    storage = _pair(_giga(design.holds_from_bytes_per_s), _giga(design.holds_safely_from_bytes_per_s))
+    storage = _pair(
+        _giga(design.holds_from_bytes_per_s, design.holds_from_doubt),
+        _giga(design.holds_safely_from_bytes_per_s, design.holds_safely_from_doubt),
+    )
     return [row["prefetch"], row["holds"], hidden, storage]
 
 
@@ -89,5 +94,7 @@ def _percent(fraction: float | None) -> str:
     return "<1" if 0 < fraction < 0.01 else ">99" if 0.99 < fraction < 1 else f"{100 * fraction:.0f}"
 
 
-def _giga(bytes_per_s: float | None) -> str:
-    return "none" if bytes_per_s is None else wording.number(bytes_per_s / 1e9)
+def _giga(bytes_per_s: float | None, doubt: str) -> str:
+    if bytes_per_s is None:
+        return "none"
+    return wording.number(bytes_per_s / 1e9) + (design_wording.DOUBTED if doubt else "")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from reports import design_wording, wording
+from reports import design_answer, design_wording, wording
 from reports.design_figure import design_figure
 from reports.figure_style import as_data_uri
 from reports.figures import layer_figure, memory_figure, time_figure
@@ -41,18 +41,17 @@ def write_design_report(result: DesignResult, path: Path) -> None:
     """Write the page of the shapes of a hypothetical model. Raises InputError as above."""
     runs = any(design.tokens_per_s is not None for design in result.designs)
     page = {
-        "title": design_wording.design_question(result),
-        "headline": design_wording.design_headline(result),
-        "tone": design_wording.design_tone(result),
+        "title": design_answer.design_question(result),
+        "headline": design_answer.design_headline(result),
+        "tone": design_answer.design_tone(result),
         "reasons": (
-            design_wording.design_reason(result),
-            design_wording.design_target(result),
-            *design_wording.not_simulated(result),
+            *design_answer.design_reasons(result),
+            *design_answer.not_simulated(result),
         ),
         "warnings": result.warnings,
         "picture": _design_picture(result) if runs else None,
         "rows": [design_wording.design_row(design, result.holds_frac) for design in result.designs],
-        "caption": design_wording.DESIGN_CAPTION,
+        "caption": design_wording.design_caption(result),
         "small_print": result.small_print,
         "words": DESIGN_WORDS | LAYER_WORDS,
     }

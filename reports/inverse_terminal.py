@@ -26,14 +26,15 @@ def render_inverse(plan: PlanResult, console: Console) -> None:
             notes = (f"{row.name}: {row.note}" for row in inverse_wording.limit_rows(plan) if row.note)
             print_lines(console, inverse_wording.SAFELY, *notes, style="dim")
     if plan.front is not None:
-        _heading(console, inverse_wording.front_finding(plan.front, plan.target_tokens_per_s))
+        finding = inverse_wording.front_finding(plan.front, plan.target_tokens_per_s)
+        _heading(console, inverse_wording.as_bound(plan, finding))
         rows = inverse_wording.front_rows(plan.front, N_FRONT_ROWS)
         if rows:
             table = _table(("RAM cap", "storage from", "tokens/s", "safely from"))
             for row in rows:
                 table.add_row(row.ram, row.storage, row.speed, row.cautious)
             print_things(console, table)
-            print_lines(console, *inverse_wording.front_notes(plan.front), style="dim")
+            print_lines(console, *inverse_wording.front_notes(plan.front), f"tried: {plan.front.grid}", style="dim")
 
 
 def _savings(console: Console, plan: PlanResult) -> None:
@@ -55,10 +56,13 @@ def _purchases(console: Console, plan: PlanResult) -> None:
             table.add_row(word, buy.price, buy.parts + (f" ({buy.note})" if buy.note else ""), buy.speed)
     if table.row_count:
         print_things(console, table)
+    print_lines(console, *plan_wording.left_out(plan.shopping), style="dim")
 
 
 def _changes(console: Console, plan: PlanResult) -> None:
     """The first changes that reach the target in the plan's order, or the best of those that do not."""
+    if plan_wording.is_met(plan):  # what makes it safe stands in the savings
+        return
     shown = [change for change in plan.changes if change.reaches]
     if not shown:
         shown = sorted(plan.changes, key=lambda one: -(one.tokens_per_s.value if one.tokens_per_s else 0.0))

@@ -1,10 +1,9 @@
 """What inverse planning says, in words: limits, front and purchases; shared by the page and the terminal."""
 
-import math
 from dataclasses import dataclass
 from string import ascii_lowercase
 
-from moeplan.quantity import format_rate
+from moeplan.quantity import format_bytes_up, format_rate, format_rate_up
 from reports import wording
 from simulator.plan_result import Front, FrontPoint, Limit, PlanResult, Purchase, Shopping
 
@@ -16,8 +15,6 @@ WHAT = {
     "quantisation": "quantisation",
 }
 
-
-ABOVE_TODAY = " above today's parts"
 SLOWEST_BYTES_PER_S = 1e6  # no grid of storage speeds begins lower
 
 
@@ -47,7 +44,7 @@ class FrontRow:
 
 @dataclass(frozen=True)
 class PurchaseRow:
-    """One purchase in words."""
+    """One purchase in words; price: empty where nothing has to be bought."""
 
     price: str
     parts: str
@@ -55,24 +52,15 @@ class PurchaseRow:
     note: str
 
 
-def size_up(n_bytes: float) -> str:
-    """Four significant digits, rounded up, so that what is read is not less than what is needed: '1.686 GiB'."""
-    for unit_bytes, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        value = _up(n_bytes / unit_bytes)
-        if value >= 1:
-            return f"{value:.{_digits(value)}f} {unit}"
-    return f"{math.ceil(n_bytes)} B"
+def is_told_future(plan: PlanResult) -> bool:
+    """Whether the cache policy of all the plan's figures knows the future, so that each of them is a bound."""
+    cache = plan.result.cache
+    return (cache is not None and cache.is_upper_bound) or any(row.is_upper_bound for row in plan.grid)
 
 
-def _up(value: float) -> float:
-    """Rounded up to four significant digits; a value that then counts 1024 is left to the next unit."""
-    scale = 10 ** _digits(value)
-    return math.ceil(value * scale - 1e-9) / scale
-
-
-def _digits(value: float) -> int:
-    """Decimals for four significant digits."""
-    return max(0, 3 - math.floor(math.log10(value))) if value >= 1 else 3
+def as_bound(plan: PlanResult, finding: str) -> str:
+    """A finding, said to be a bound where the cache is told the future."""
+    return f"As a bound: {finding[:1].lower()}{finding[1:]}" if finding and is_told_future(plan) else finding
 
 
 def limit_value(limit: Limit, value: float | str | None) -> str:
@@ -82,7 +70,7 @@ def limit_value(limit: Limit, value: float | str | None) -> str:
     if isinstance(value, str):
         return value
     if limit.what == "ram_cap":
-        return size_up(value)
+        return format_bytes_up(value)
     if limit.what == "storage_read":
         return storage_text(value)
     return f"{value:,.0f} tokens" if limit.what == "context" else f"{value:.0f}"
@@ -117,8 +105,9 @@ def limits_title(plan: PlanResult) -> str:
     """The heading over the limits."""
     if not has_limits(plan):
         tried = ", ".join(WHAT[limit.what] for limit in plan.limits)
-        return f"No other {tried} alone reaches {wording.goal(plan.target_tokens_per_s)} tokens/s"
-    return f"What {wording.goal(plan.target_tokens_per_s)} tokens/s asks, one thing at a time, all else as it is"
+        return as_bound(plan, f"No other {tried} alone reaches {wording.goal(plan.target_tokens_per_s)} tokens/s")
+    target = f"{wording.goal(plan.target_tokens_per_s)} tokens/s"
+    return as_bound(plan, f"What {target} asks, one thing at a time, all else as it is")
 
 
 SAFELY = "meets it: the predicted value reaches the target; safely: the low end of the 80 % interval does too"
@@ -130,11 +119,15 @@ LIMITS_CAPTION = (
 
 
 def front_rows(front: Front, most: int | None = None) -> list[FrontRow]:
-    """The points of a front, or at most so many of them, evenly spaced, both ends included; (a): see front_notes."""
-    points = list(front.points)
+    """
+    The points of a front, or so many of them, evenly spaced, both ends included, and the least RAM that the device can
+    have; (a): see front_notes.
+    """
+    points, places = list(front.points), set(range(len(front.points)))
     if most is not None and len(points) > most:
-        points = [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
-    return [_front_row(front, point) for point in points]
+        here = [place for place, point in enumerate(points) if not point.note]
+        places = {round(index * (len(points) - 1) / (most - 1)) for index in range(most)} | set(here[:1])
+    return [_front_row(front, points[place]) for place in sorted(places)]
 
 
 def front_notes(front: Front) -> list[str]:
@@ -156,7 +149,7 @@ def _front_row(front: Front, point: FrontPoint) -> FrontRow:
     safe = [safe for safe in front.cautious_points if safe.ram_cap_bytes <= point.ram_cap_bytes]
     safely = safe[-1] if safe else None
     return FrontRow(
-        ram=size_up(point.ram_cap_bytes),
+        ram=format_bytes_up(point.ram_cap_bytes),
         storage=_marked(front, storage_text(point.storage_read_bytes_per_s), point),
         speed=f"{wording.number(point.tokens_per_s.value)} ({wording.span(point.tokens_per_s)})",
         cautious="none" if safely is None else _marked(front, storage_text(safely.storage_read_bytes_per_s), safely),
@@ -164,8 +157,8 @@ def _front_row(front: Front, point: FrontPoint) -> FrontRow:
 
 
 def storage_text(bytes_per_s: float) -> str:
-    """A rate; any where the slowest of the grid does."""
-    return "any" if bytes_per_s <= SLOWEST_BYTES_PER_S else format_rate(bytes_per_s)
+    """A least rate; any where the slowest of the grid does."""
+    return "any" if bytes_per_s <= SLOWEST_BYTES_PER_S else format_rate_up(bytes_per_s)
 
 
 def front_finding(front: Front, target_tokens_per_s: float) -> str:
@@ -177,24 +170,24 @@ def front_finding(front: Front, target_tokens_per_s: float) -> str:
     here = tuple(point for point in front.points if not point.note)
     if not here:
         return f"No RAM and storage that this device can have reach {target}; elsewhere: {_ends(front.points)}"
-    rest = "" if len(here) == len(front.points) else "; other pairs are not for this device"
+    rest = " on this grid" + ("" if len(here) == len(front.points) else "; its other pairs are not for this device")
     return f"{target} {'for anything from' if len(here) > 1 else 'take'} {_ends(here)}{rest}"
 
 
 def _ends(points: tuple[FrontPoint, ...]) -> str:
     return " to ".join(
-        f"{size_up(point.ram_cap_bytes)} of RAM with {_storage_phrase(point.storage_read_bytes_per_s)}"
+        f"{format_bytes_up(point.ram_cap_bytes)} of RAM with {_storage_phrase(point.storage_read_bytes_per_s)}"
         for point in dict.fromkeys((points[0], points[-1]))
     )
 
 
 def _storage_phrase(bytes_per_s: float) -> str:
-    return "any storage" if bytes_per_s <= SLOWEST_BYTES_PER_S else f"storage of {format_rate(bytes_per_s)}"
+    return "any storage" if bytes_per_s <= SLOWEST_BYTES_PER_S else f"storage of {format_rate_up(bytes_per_s)}"
 
 
 def purchase_rows(shop: Shopping, most: int | None = None) -> tuple[list[PurchaseRow], list[PurchaseRow]]:
     """What has to be bought to meet the target, and to meet it safely; at most so many of each."""
-    bought = [buy for buy in shop.purchases if buy.price > 0]  # today's parts are not bought
+    bought = [buy for buy in shop.purchases if buy.price > 0]  # what is there is not bought
     value = [buy for buy in bought if not buy.is_cautious][:most]
     safe = [buy for buy in bought if buy.is_cautious][:most]
     return [_purchase_row(shop, buy) for buy in value], [_purchase_row(shop, buy) for buy in safe]
@@ -202,9 +195,10 @@ def purchase_rows(shop: Shopping, most: int | None = None) -> tuple[list[Purchas
 
 def _purchase_row(shop: Shopping, buy: Purchase) -> PurchaseRow:
     compute = "" if buy.compute_factor == 1 else f", CPU and RAM x {wording.number(buy.compute_factor)}"
+    rate = format_rate(buy.storage_read_bytes_per_s)
     return PurchaseRow(
-        price=f"{buy.price:,.2f} {shop.currency}",
-        parts=f"{size_up(buy.ram_cap_bytes)} of RAM, storage {format_rate(buy.storage_read_bytes_per_s)}{compute}",
+        price=f"{buy.price:,.2f} {shop.currency}" if buy.price else "",
+        parts=f"{format_bytes_up(buy.ram_cap_bytes)} of RAM, storage {rate}{compute}",
         speed=f"{wording.number(buy.tokens_per_s.value)} ({wording.span(buy.tokens_per_s)})",
         note=buy.note,
     )
@@ -215,27 +209,51 @@ def purchases_finding(plan: PlanResult) -> str:
     The finding over a plan's purchases, empty where there is nothing to buy; its RAM cap counts as there, also where
     the device has less.
     """
-    finding = "" if plan.shopping is None else shopping_finding(plan.shopping, plan.target_tokens_per_s)
-    return f"Beside that RAM: {finding}" if finding and plan.result.beyond_device else finding
-
-
-def shopping_finding(shop: Shopping, target_tokens_per_s: float) -> str:
-    """The cheapest purchase, and the cheapest safe one; empty where today's parts are safe."""
-    target = f"{wording.goal(target_tokens_per_s)} tokens/s"
-    value, safe = purchase_rows(shop, 1)
-    if not shop.purchases:
-        return f"None of the parts on the price list reaches {target}"
-    if _is_free(shop, is_cautious=True):
+    if plan.shopping is None:
         return ""
-    safely = f"; safely for {_phrase(safe[0])}" if safe else "; no parts of the list reach it safely"
-    if _is_free(shop, is_cautious=False):
-        return f"Safely {target} for {_phrase(safe[0], ABOVE_TODAY)}" if safe else f"No parts reach {target} safely"
-    return f"{target} for {_phrase(value[0], ABOVE_TODAY)}{safely}"
+    cap = plan.result.memory.ram_cap_bytes
+    finding = shopping_finding(plan.shopping, plan.target_tokens_per_s, cap)
+    return as_bound(plan, f"Beside that RAM: {finding}" if finding and plan.result.beyond_device else finding)
 
 
-def _phrase(buy: PurchaseRow, above: str = "") -> str:
-    return f"{buy.price}{above}: {buy.parts}" + (f" ({buy.note})" if buy.note else "")
+def shopping_finding(shop: Shopping, target_tokens_per_s: float, ram_cap_bytes: int) -> str:
+    """The cheapest purchase, and the cheapest safe one; empty where today's parts, with that RAM cap, are safe."""
+    target = f"{wording.goal(target_tokens_per_s)} tokens/s"
+    if not shop.purchases:
+        whose = " that this device can have" if shop.left_out else ""
+        return f"None of the parts on the price list{whose} reaches {target}"
+    value, safe = (next((buy for buy in shop.purchases if buy.is_cautious == end), None) for end in (False, True))
+    if value is None or not _is_today(value, ram_cap_bytes):
+        return f"{_value_finding(shop, value, target)}; {_safe_phrase(shop, safe)}"
+    if safe is None:
+        return f"No parts reach {target} safely"
+    if _is_today(safe, ram_cap_bytes):
+        return ""
+    return f"Safely {_phrase(shop, safe, target)}" if safe.price else f"Safely {target} at no price: {_row(shop, safe)}"
 
 
-def _is_free(shop: Shopping, *, is_cautious: bool) -> bool:
-    return any(buy.price == 0 for buy in shop.purchases if buy.is_cautious == is_cautious)
+def _is_today(buy: Purchase, ram_cap_bytes: int) -> bool:
+    """Whether it is what the question asked about: nothing to pay, and no more RAM taken."""
+    return buy.price == 0 and buy.ram_cap_bytes <= ram_cap_bytes
+
+
+def _value_finding(shop: Shopping, value: Purchase | None, target: str) -> str:
+    if value is None:
+        return f"No parts reach {target} as predicted"
+    return _phrase(shop, value, target) if value.price else f"Nothing to buy for {target}: {_row(shop, value)}"
+
+
+def _safe_phrase(shop: Shopping, safe: Purchase | None) -> str:
+    if safe is None:
+        return "no parts of the list reach it safely"
+    cost = f"for {safe.price:,.2f} {shop.currency}:" if safe.price else "with"
+    return f"safely {cost} {_row(shop, safe)}"
+
+
+def _phrase(shop: Shopping, buy: Purchase, target: str) -> str:
+    return f"{target} for {buy.price:,.2f} {shop.currency} above today's parts: {_row(shop, buy)}"
+
+
+def _row(shop: Shopping, buy: Purchase) -> str:
+    row = _purchase_row(shop, buy)
+    return row.parts + (f" ({row.note})" if row.note else "")

@@ -14,8 +14,8 @@ from simulator.plan_result import PlanResult
 
 def plan_context(plan: PlanResult) -> dict[str, Any]:
     """Question, decision, savings or changes, purchases, limits, front and maps, as the template has them."""
-    reaching = [change for change in plan.changes if change.reaches]
-    costs = {id(change): plan_wording.change_cost(change, plan.currency) for change in plan.changes}
+    changes = () if plan_wording.is_met(plan) else plan.changes  # what makes it safe stands in the savings
+    costs = {id(change): plan_wording.change_cost(change, plan.currency) for change in changes}
     return {
         "title": wording.question(plan.result, plan.target_tokens_per_s),
         "headline": plan_wording.plan_headline(plan),
@@ -26,8 +26,8 @@ def plan_context(plan: PlanResult) -> dict[str, Any]:
         "savings": plan_wording.savings(plan) if plan_wording.is_met(plan) else [],
         "changes_title": plan_wording.changes_title(plan),
         "changes_order": plan_wording.changes_order(plan),
-        "reaching": [(change, costs[id(change)]) for change in reaching],
-        "not_reaching": [(change, costs[id(change)]) for change in plan.changes if not change.reaches],
+        "reaching": [(change, costs[id(change)]) for change in changes if change.reaches],
+        "not_reaching": [(change, costs[id(change)]) for change in changes if not change.reaches],
         "limits": inverse_wording.limit_rows(plan),
         "has_limits": inverse_wording.has_limits(plan),
         "limits_title": inverse_wording.limits_title(plan),
@@ -45,7 +45,8 @@ def _front_picture(plan: PlanResult) -> Picture | None:
     if plan.front is None:
         return None
     now = plan.result.memory.ram_cap_bytes, plan.result.storage_read_bytes_per_s or 0.0
-    title = inverse_wording.front_finding(plan.front, plan.target_tokens_per_s)
+    finding = inverse_wording.front_finding(plan.front, plan.target_tokens_per_s)
+    title = inverse_wording.as_bound(plan, finding)
     if not plan.front.points:
         return Picture(title, "", f"Tried: {plan.front.grid}.")
     source = as_data_uri(front_figure(plan.front, now, plan.storage_ceiling))
@@ -62,6 +63,7 @@ def _shopping(plan: PlanResult) -> dict[str, Any] | None:
         "meeting": meeting,
         "safe": safe,
         "grid": plan.shopping.grid,
+        "left_out": plan_wording.left_out(plan.shopping),
     }
 
 
@@ -76,7 +78,8 @@ def _maps(plan: PlanResult) -> list[tuple[Grid, Picture]]:
         cell = cell_of(grid, now)
         image = as_data_uri(heat_map(grid, target, cell, top))
         caption = _caption(plan, grid, is_marked=cell is not None)
-        pictures.append((grid, Picture(plan_wording.map_finding(plan, grid, now), image, caption)))
+        title = inverse_wording.as_bound(plan, plan_wording.map_finding(plan, grid, now))
+        pictures.append((grid, Picture(title, image, caption)))
     return pictures
 
 

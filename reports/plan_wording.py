@@ -3,9 +3,9 @@
 from moeplan.quantity import format_bytes, format_rate
 from reports import wording
 from reports.grid import Grid
-from reports.inverse_wording import WHAT, limit_value
+from reports.inverse_wording import WHAT, as_bound, is_told_future, limit_value
 from reports.memory_wording import beyond
-from simulator.plan_result import Change, ChangeKind, Limit, PlanResult
+from simulator.plan_result import Change, ChangeKind, Limit, PlanResult, Shopping
 from simulator.result import SweepRow
 
 KIND: dict[ChangeKind, str] = {
@@ -14,6 +14,7 @@ KIND: dict[ChangeKind, str] = {
     "hardware": "to buy",
     "other_device": "not for this device",
 }
+BOUNDS = "All figures here are for a cache that is told the future: bounds, no promises."
 ORDER = (
     "Order: what costs nothing, what costs quality, what must be bought{money}, last what this device cannot have or "
     "nobody sells."
@@ -30,8 +31,24 @@ def plan_headline(plan: PlanResult) -> str:
 
 
 def plan_reason(plan: PlanResult) -> str:
-    """Why the decision is what it is; empty where the result cannot run."""
-    return " ".join(text for text in (beyond(plan.result), _target_reason(plan)) if text)
+    """
+    Why the decision is what it is; first that the RAM cap is more than the device leaves, last that all is a bound.
+
+    Empty where the result cannot run and neither holds.
+    """
+    first = beyond(plan.result) or _larger_cap(plan)
+    return " ".join(text for text in (first, _target_reason(plan), BOUNDS if is_told_future(plan) else "") if text)
+
+
+def _larger_cap(plan: PlanResult) -> str:
+    """That the RAM cap is more than the device leaves, and whether the model takes less."""
+    memory, available = plan.result.memory, plan.available_ram_bytes
+    if available is None or memory.ram_cap_bytes <= available:
+        return ""
+    runs = plan.result.tokens_per_s is not None
+    fits = f"; the model takes {wording.size(memory.resident_bytes)} of it and fits" if runs else ""
+    cap, left = wording.size(memory.ram_cap_bytes), wording.size(available)
+    return f"The RAM cap of {cap} is more than the {left} that this device leaves to a program{fits}."
 
 
 def _target_reason(plan: PlanResult) -> str:
@@ -65,7 +82,8 @@ def saving_title(plan: PlanResult) -> str:
     if plan.result.beyond_device:
         return f"With that RAM {wording.goal(plan.target_tokens_per_s)} tokens/s are met"
     target = f"{wording.goal(plan.target_tokens_per_s)} tokens/s"
-    return f"Nothing to buy for {target}" + ("" if _is_safe(plan) else ", as predicted; to be safe it takes more")
+    safely = "" if _is_safe(plan) else ", as predicted; to be safe it takes more"
+    return as_bound(plan, f"Nothing to buy for {target}{safely}")
 
 
 def _is_safe(plan: PlanResult) -> bool:
@@ -77,32 +95,37 @@ def _is_safe(plan: PlanResult) -> bool:
 def savings(plan: PlanResult) -> list[str]:
     """Where the target is met: how little of RAM and storage still meets it, and safely; one sentence each."""
     found = []
-    for what, name in (("ram_cap", "RAM"), ("storage_read", "storage")):
+    for what, name, much in (("ram_cap", "RAM", "amount"), ("storage_read", "storage", "speed")):
         limit = _limit(plan, what)
         if limit is not None and limit.value is not None:
             value, safe = (limit_value(limit, one) for one in (limit.value, limit.cautious_value))
-            safely = "nothing is safe" if safe == "none" else "safely too" if safe == value else f"safely from {safe}"
+            safely = "safely too" if safe == value else f"safely from {safe}"
+            if safe == "none":
+                safely = f"but no {much} of it alone makes it safe"
             today = wording.size(float(limit.today)) if what == "ram_cap" else limit_value(limit, limit.today)
             found.append(f"least {name}: {value}, {safely}; now {today}; all else as it is")
     return found if _is_safe(plan) or not plan.limits else [*found, _what_is_safe(plan)]
 
 
 def _what_is_safe(plan: PlanResult) -> str:
-    """The limits that the low end of the interval meets, each alone."""
+    """The settings and the limits that the low end of the interval meets, each alone."""
     safe = [limit for limit in plan.limits if limit.cautious_value is not None]
-    if not safe:
+    if not safe and not plan.changes:
         return "to be safe: no single one of the things below is enough"
-    told = ", or ".join(f"{WHAT[limit.what]} {limit_value(limit, limit.cautious_value)}" for limit in safe)
+    told = [f"{WHAT[limit.what]} {limit_value(limit, limit.cautious_value)}" for limit in safe]
+    told += [f"{change.what} {change.after}" for change in plan.changes]
     costs_quality = any(limit.what in ("top_k", "quantisation") for limit in safe)
-    return f"to be safe: {told}" + ("; what that costs in quality is not measured" if costs_quality else "")
+    costs_quality |= any(change.kind == "quality" for change in plan.changes)
+    cost = "; what that costs in quality is not measured" if costs_quality else ""
+    return f"to be safe: {', or '.join(told)}{cost}"
 
 
 def changes_title(plan: PlanResult) -> str:
     """The heading over the changes."""
     target = f"{wording.goal(plan.target_tokens_per_s)} tokens/s"
     if any(change.reaches for change in plan.changes):
-        return f"What would reach {target}"
-    return f"No single change reaches {target}"
+        return as_bound(plan, f"What would reach {target}")
+    return as_bound(plan, f"No single change reaches {target}")
 
 
 def changes_order(plan: PlanResult) -> str:
@@ -112,11 +135,19 @@ def changes_order(plan: PlanResult) -> str:
 
 def change_cost(change: Change, currency: str) -> str:
     """What a change costs: its kind, and its price where there is one."""
-    if change.price is not None:
-        return f"{change.price:,.2f} {currency}"
+    price = "" if change.price is None else f"{change.price:,.2f} {currency}"
+    if change.kind == "other_device":
+        return f"{KIND[change.kind]}; {price}" if price else KIND[change.kind]
+    if price:
+        return price
     if currency and change.kind == "hardware":
         return "no such part on the list"
     return KIND[change.kind]
+
+
+def left_out(shop: Shopping) -> list[str]:
+    """The parts of the price list that this device cannot have, a line for each reason."""
+    return [f"not for this device: {line}" for line in shop.left_out]
 
 
 def map_finding(plan: PlanResult, grid: Grid, now: SweepRow | None) -> str:
@@ -139,7 +170,9 @@ def _exact_steps(plan: PlanResult, now: SweepRow | None) -> str:
         return ""
     steps = []
     if storage.value is not None:
-        steps.append(f"at {wording.round_bytes(now.ram_cap_bytes)} from {limit_value(storage, storage.value)}")
+        least = limit_value(storage, storage.value)
+        least = "with any storage" if least == "any" else f"from {least}"
+        steps.append(f"at {wording.round_bytes(now.ram_cap_bytes)} {least}")
     if ram.value is not None:
         steps.append(f"at {wording.round_rate(now.storage_read_bytes_per_s)} from {limit_value(ram, ram.value)}")
     return f": {', '.join(steps)}" if steps else ": it takes both more RAM and a faster SSD"

@@ -36,6 +36,7 @@ LOOKS = (
 )
 MAX_TICKS = 9
 LEGEND_WIDTH = 90  # characters beside each other
+PAPER: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 1}
 LABEL_WIDTH = 52  # characters of a bar's name
 
 
@@ -103,7 +104,8 @@ def _bar_figure(chart: Chart, target_tokens_per_s: float | None) -> Figure:
         low, high = row.tokens_per_s_low, row.tokens_per_s_high
         axes.plot([low, high], [y, y], color=INK, linewidth=1.2, solid_capstyle="butt")
         text = number(row.tokens_per_s)
-        axes.annotate(text, (high, y), xytext=(5, 0), textcoords="offset points", va="center", fontsize=9)
+        where: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center", "zorder": 5}
+        axes.annotate(text, (high, y), fontsize=9, bbox=PAPER, **where)  # the target's line passes behind it
     axes.set_yticks(range(len(rows)), [_name(label) for label in chart.labels])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.margins(x=0.1)

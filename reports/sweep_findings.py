@@ -3,10 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.sweep_inputs import CACHE_POLICY, RAM_CAP, STORAGE_READ, Input, key_of, matched, values, varied
+from reports.sweep_inputs import CACHE_POLICY, INPUTS, RAM_CAP, STORAGE_READ, Input, key_of, matched, values, varied
 from simulator.result import SweepRow
 
 SAME = 1 - 1e-9  # of one speed: rounding in sums
+# of the rows in tables and lists: as the axes of a sweep are nested
+ORDER = (
+    "model", "device", "trace", "quantisation", "top_k", "layout", "context", "ram_cap_bytes", "cache_policy",
+    "prefetch_policy", "n_threads", "ram_bytes_per_s", "gemv_flop_per_s", "storage_latency_s",
+    "storage_read_bytes_per_s",
+)  # fmt: skip
 NO_DIFFERENCE = 1.0005  # the fastest over the slowest: less than three digits show
 
 
@@ -41,7 +47,12 @@ class Split:
 
 
 def split(rows: Sequence[SweepRow]) -> Split:
-    """The rows of a sweep by what became of them."""
+    """
+    The rows of a sweep by what became of them, numbers ascending within the other inputs.
+
+    Rows that are the same in everything, as a device's own value beside the same one asked for, are one.
+    """
+    rows = _ordered(tuple(dict.fromkeys(rows)))
     failed = tuple(row for row in rows if row.verdict == "failed")
     told = tuple(row for row in rows if row.verdict != "failed")
     blocked = tuple(row for row in told if row.verdict == "cannot_run")
@@ -49,7 +60,15 @@ def split(rows: Sequence[SweepRow]) -> Split:
     beyond = tuple(row for row in told if is_beyond(row))
     real = tuple(row for row in runs if not row.is_upper_bound)
     bounds = tuple(row for row in runs if row.is_upper_bound)
-    return Split(tuple(rows), told, failed, blocked, beyond, real, bounds, varied(told or rows))
+    return Split(rows, told, failed, blocked, beyond, real, bounds, varied(told or rows))
+
+
+def _ordered(rows: tuple[SweepRow, ...]) -> tuple[SweepRow, ...]:
+    """In the order of a sweep's axes; `own` stands among the numbers by what it is."""
+    by_field = {each.field: each for each in INPUTS}
+    found = [(name, values(rows, by_field[name])) for name in ORDER]
+    places = [(name, {value: place for place, value in enumerate(own)}) for name, own in found if len(own) > 1]
+    return tuple(sorted(rows, key=lambda row: [place[getattr(row, name)] for name, place in places]))
 
 
 def is_beyond(row: SweepRow) -> bool:
@@ -77,13 +96,22 @@ def slowest(sweep: Split) -> SweepRow | None:
 
 
 def leanest(sweep: Split, target_tokens_per_s: float) -> SweepRow | None:
-    """The row that reaches a target with the least RAM, then the slowest storage."""
-    return min(reaching(sweep, target_tokens_per_s), key=_need, default=None)
+    """The row that reaches a target with the least RAM, then the slowest storage where these vary; of equals the
+    fastest."""
+    needs = [each for each in (RAM_CAP, STORAGE_READ) if each in sweep.inputs]
+    good = reaching(sweep, target_tokens_per_s)
+    return min(good, key=lambda row: (key_of(row, needs), -row.tokens_per_s), default=None)
 
 
 def reaching(sweep: Split, target_tokens_per_s: float) -> list[SweepRow]:
     """The rows that a runtime can reach whose predicted value is at least the target."""
     return [row for row in sweep.real if row.tokens_per_s >= target_tokens_per_s]
+
+
+def n_countable(sweep: Split) -> int:
+    """Scenarios that were asked and may count as reaching a target: bounds never do."""
+    told_the_future = {row.cache_policy for row in sweep.told if row.is_upper_bound}
+    return sum(row.cache_policy not in told_the_future for row in sweep.rows)
 
 
 def _need(row: SweepRow) -> tuple[int, float, float]:

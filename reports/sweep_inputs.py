@@ -43,13 +43,14 @@ def _flops(flop_per_s: float) -> str:
     return f"{flop_per_s / 1e9:.3g} GFLOP/s"
 
 
+MODEL, DEVICE = Input("model", "model", "models"), Input("device", "device", "devices")
 CACHE_POLICY = Input("cache_policy", "cache policy", "cache policies")
 RAM_CAP = Input("ram_cap_bytes", "RAM cap", "RAM caps", round_bytes, is_number=True)
 STORAGE_READ = Input("storage_read_bytes_per_s", "storage read", "storage speeds", round_rate, is_number=True)
 # One that follows from those before it (the device's own RAM cap from the device) does not vary by itself.
 INPUTS = (
-    Input("model", "model", "models"),
-    Input("device", "device", "devices"),
+    MODEL,
+    DEVICE,
     Input("trace", "trace", "traces"),
     Input("quantisation", "quantisation", "quantisations"),
     Input("top_k", "top-k", "values of top-k", str, is_number=True),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports import sweep_wording, wording
+from reports import sweep_gathered, sweep_wording, wording
 from reports.figure_style import as_data_uri
 from reports.glossary import LAYER_WORDS, SWEEP_WORDS
 from reports.grid import Grid, as_grids
@@ -31,9 +31,9 @@ def write_sweep_report(
         "headline": sweep_wording.sweep_headline(sweep, target_tokens_per_s),
         "tone": sweep_wording.sweep_tone(sweep, target_tokens_per_s),
         "reasons": sweep_wording.sweep_reasons(sweep, target_tokens_per_s),
-        "warnings": sweep_wording.sweep_warnings(sweep),
+        "warnings": sweep_gathered.sweep_warnings(sweep),
         "effects": sweep_wording.effect_rows(sweep),
-        "cannot": sweep_wording.cannot(sweep),
+        "cannot": sweep_gathered.cannot(sweep),
         "charts": _charts(sweep, target_tokens_per_s),
         "maps": [_map(sweep, grid, target_tokens_per_s) for grid in grids[:MAX_MAPS]],
         "n_maps": len(grids),

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from reports import sweep_wording
+from reports import sweep_gathered, sweep_wording
 from reports.console_text import plain, print_lines, print_things, text_width
 from reports.grid import Grid, as_grids, reaches
 from reports.sweep_findings import Split, is_beyond, map_inputs, split
@@ -38,8 +38,8 @@ def render_sweep(
     print_lines(console, *sweep_wording.sweep_reasons(sweep, target_tokens_per_s))
     _effects(sweep, console)
     _speeds(sweep, console, target_tokens_per_s)
-    _marked(console, "\nWhat cannot run", sweep_wording.cannot(sweep))
-    _marked(console, "\nBefore you rely on this", sweep_wording.sweep_warnings(sweep))
+    _marked(console, "\nWhat cannot run", sweep_gathered.cannot(sweep))
+    _marked(console, "\nBefore you rely on this", sweep_gathered.sweep_warnings(sweep))
     told = [f"{key}: {conditions[key]}" for key in SHORT_PRINT if key in conditions]
     if told:
         print_things(console, Text(""))

@@ -1,10 +1,8 @@
 """What a sweep says, in words: shared by its page and the terminal."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.alike import alike, merged
 from reports.grid import Grid
 from reports.sweep_findings import (
     NO_DIFFERENCE,
@@ -19,10 +17,22 @@ from reports.sweep_findings import (
     has_speed_there,
     is_beyond,
     leanest,
+    n_countable,
     reaching,
     slowest,
 )
-from reports.sweep_inputs import CACHE_POLICY, INPUTS, RAM_CAP, Input, listed, said_all, scope, values, varied
+from reports.sweep_gathered import joined, of_all, refused_sentence, rest_sentence
+from reports.sweep_inputs import (
+    CACHE_POLICY,
+    DEVICE,
+    MODEL,
+    RAM_CAP,
+    STORAGE_READ,
+    Input,
+    listed,
+    said_all,
+    values,
+)
 from reports.wording import BOUND, BOUND_NAME, goal, number, round_bytes, scenario_names
 from simulator.result import SweepRow
 
@@ -40,14 +50,13 @@ class EffectRow:
 def sweep_question(sweep: Split, small_print: dict[str, str]) -> str:
     """'How fast do 2 models run on RK3588, by RAM cap and storage read?'; one scenario is named by its RAM cap."""
     model, device = scenario_names(small_print)
-    names = {each.field: each for each in sweep.inputs}
-    n_models = len(values(sweep.rows, names["model"])) if "model" in names else 1
+    n_models, n_devices = (len(values(sweep.rows, each)) for each in (MODEL, DEVICE))  # asked, refused ones too
     who = f"do {n_models} models" if n_models > 1 else f"does {model}"
-    where = f"{len(values(sweep.rows, names['device']))} devices" if "device" in names else device
+    where = f"{n_devices} devices" if n_devices > 1 else device
     by = [each.name for each in sweep.inputs if each.field not in ("model", "device")]
     if not sweep.inputs and sweep.told:
         return f"How fast does {model} run on {device} with at most {round_bytes(sweep.told[0].ram_cap_bytes)} of RAM?"
-    tail = f", by {_joined(by)}" if by else ""
+    tail = f", by {joined(by)}" if by else ""
     return f"How fast {who} run on {where}{tail}?"
 
 
@@ -66,7 +75,8 @@ def sweep_headline(sweep: Split, target_tokens_per_s: float | None = None) -> st
     n_good, target = len(reaching(sweep, target_tokens_per_s)), f"{goal(target_tokens_per_s)} tokens/s"
     if not n_good:
         return f"No: {speed} at best, target {target}"
-    return f"Yes: {_of(n_good, len(sweep.told))} {'reaches' if n_good == 1 else 'reach'} {target}"
+    word = "Yes" if sweep_tone(sweep, target_tokens_per_s) == "yes" else "Likely"
+    return f"{word}: {of_all(n_good, n_countable(sweep))} {'reaches' if n_good == 1 else 'reach'} {target}"
 
 
 def sweep_tone(sweep: Split, target_tokens_per_s: float | None = None) -> str:
@@ -85,22 +95,26 @@ def sweep_reasons(sweep: Split, target_tokens_per_s: float | None = None) -> lis
     if best is None:
         return []
     found = [] if target_tokens_per_s is None else _target_sentences(sweep, target_tokens_per_s)
-    found += [_fastest_sentence(sweep, best), _limits_sentence(sweep, best)]
+    found.append(refused_sentence(sweep))
+    has_speed = target_tokens_per_s is None or not reaching(sweep, target_tokens_per_s)  # in the headline
+    found += [_fastest_sentence(sweep, best, has_speed=has_speed), _limits_sentence(sweep, best)]
     worst = slowest(sweep)
     if worst is not None and worst.tokens_per_s * NO_DIFFERENCE < best.tokens_per_s:
         inputs = said_all(worst, sweep.inputs)
         found.append(f"Slowest that runs: {number(worst.tokens_per_s)} tokens/s, with {inputs}.")
-    found += [_bound_sentence(sweep, best), _rest_sentence(sweep)]
+    found += [_bound_sentence(sweep, best), rest_sentence(sweep)]
     return [text for text in found if text]
 
 
-def _fastest_sentence(sweep: Split, best: SweepRow) -> str:
+def _fastest_sentence(sweep: Split, best: SweepRow, *, has_speed: bool) -> str:
+    """has_speed: whether the headline has it already."""
     interval = f"80 % interval {number(best.tokens_per_s_low)} to {number(best.tokens_per_s_high)}"
+    speed = f"{number(best.tokens_per_s)} tokens/s"
     if not sweep.inputs:
-        return f"{interval[0].upper()}{interval[1:]} tokens/s."
+        return f"{interval[0].upper()}{interval[1:]} tokens/s." if has_speed else f"{speed} ({interval})."
     inputs = ", ".join(_with_equals(sweep, best, each) for each in sweep.inputs)
     name = "Fastest" if sweep.real or not sweep.bounds else "The highest bound"
-    return f"{name} with {inputs} ({interval})."
+    return f"{name} with {inputs} ({interval})." if has_speed else f"{name}: {speed} ({interval}) with {inputs}."
 
 
 def _with_equals(sweep: Split, best: SweepRow, of: Input) -> str:
@@ -130,14 +144,14 @@ def _limits_sentence(sweep: Split, best: SweepRow) -> str:
     if len(counts) == 1:
         return f"{here[:-1]}, in every scenario that runs." if here and len(sweep.best_kind) > 1 else here
     parts = [f"{BOUND_NAME.get(name, name)} bounds {n:,}" for name, n in counts.most_common()]
-    return f"{here} Over all that run: {_joined(parts)}."
+    return f"{here} Over all that run: {joined(parts)}."
 
 
 def _bound_sentence(sweep: Split, best: SweepRow) -> str:
     """How far the bounds lie above what a runtime reaches."""
     if not sweep.bounds:
         return ""
-    names = _joined([str(name) for name in values(sweep.bounds, CACHE_POLICY)])
+    names = joined([str(name) for name in values(sweep.bounds, CACHE_POLICY)])
     what = f"{names} is told the future: a bound that no runtime reaches"
     found = gaps(sweep)
     if not found:
@@ -164,61 +178,11 @@ def _target_sentences(sweep: Split, target_tokens_per_s: float) -> list[str]:
     n_safe = sum(each.tokens_per_s_low >= target_tokens_per_s for each in good)
     safely = f"{format(n_safe, ',') if n_safe else 'none'} with the low end of the 80 % interval too"
     inputs = said_all(row, sweep.inputs)
-    name = "With the least RAM" if RAM_CAP in sweep.inputs else "With the least"
+    named = {RAM_CAP: "With the least RAM", STORAGE_READ: "With the slowest storage"}
+    name = next((text for each, text in named.items() if each in sweep.inputs), "The fastest")
     if len(good) == 1 or not sweep.inputs:
         return [f"It is reached with {inputs}: {number(row.tokens_per_s)} tokens/s; {safely}."] if inputs else []
     return [f"{name}: {inputs}, {number(row.tokens_per_s)} tokens/s. Of those that reach it, {safely}."]
-
-
-def _rest_sentence(sweep: Split) -> str:
-    """How many scenarios cannot run."""
-    parts = [f"{len(sweep.blocked):,} cannot run"] if sweep.blocked else []
-    parts += [f"{len(sweep.beyond):,} need more RAM than the device has"] if sweep.beyond else []
-    parts += [f"{len(sweep.failed):,} cannot be asked"] if sweep.failed else []
-    return f"Of {len(sweep.rows):,} scenarios {_joined(parts)}; the reasons stand below." if parts else ""
-
-
-def cannot(sweep: Split) -> list[str]:
-    """The reasons of the scenarios that cannot run or be asked, alike ones together, with how many and which."""
-    found = []
-    beyond = "cannot run on the device as bought, their speeds are what-ifs"
-    kinds = (
-        (sweep.blocked, "cannot run", sweep.told, sweep.inputs),
-        (sweep.beyond, beyond, sweep.told, sweep.inputs),
-        (sweep.failed, "cannot be asked", sweep.rows, INPUTS),
-    )
-    for rows, verb, among, inputs in kinds:
-        for places in alike(row.reason for row in rows).values():
-            same = [rows[place] for place in places]
-            which = scope(same, among, inputs)
-            who = f"{_of(len(same), len(sweep.rows))} {verb}{f' ({which})' if which else ''}"
-            found.append(f"{who}: {merged([row.reason for row in same]) or 'no reason was kept'}")
-    return found
-
-
-def sweep_warnings(sweep: Split) -> list[str]:
-    """Every warning of the scenarios that run, once, with the scenarios that it concerns where these are not all."""
-    among = (*sweep.real, *sweep.bounds) or sweep.beyond
-    rows_of: dict[str, list[SweepRow]] = {}
-    for group in _by_place(among):
-        told = [(text, row) for row in group for text in row.warnings.splitlines()]
-        for places in alike(text for text, _ in told).values():
-            text = merged([told[place][0] for place in places])
-            rows_of.setdefault(text, []).extend(told[place][1] for place in places)
-    found = []
-    for text, rows in rows_of.items():
-        which = scope(rows, among, varied(among))
-        count = f"{len(rows):,} of {len(among):,} scenarios"
-        found.append(text if len(rows) == len(among) else f"{f'{which} ({count})' if which else count}: {text}")
-    return found
-
-
-def _by_place(rows: Sequence[SweepRow]) -> list[list[SweepRow]]:
-    """By model and device, whose names may hold numbers of their own."""
-    groups: dict[tuple[str, str], list[SweepRow]] = {}
-    for row in rows:
-        groups.setdefault((row.model, row.device), []).append(row)
-    return list(groups.values())
 
 
 def effect_rows(sweep: Split) -> list[EffectRow]:
@@ -228,7 +192,7 @@ def effect_rows(sweep: Split) -> list[EffectRow]:
 
 
 def _effect_row(sweep: Split, found: Effect) -> EffectRow:
-    tried = listed(sweep.rows, found.input)
+    tried = listed(sweep.told, found.input)
     if not found.n_groups or found.best is None:
         return EffectRow(found.input.name, tried, "", "no two scenarios that run differ in it alone")
     if found.is_nothing:
@@ -269,20 +233,8 @@ def map_finding(grid: Grid) -> str:
     tail = f"; {blocked} of {len(grid.cells)} combinations cannot run" if blocked else ""
     idle = [each.name for each in (grid.up, grid.across) if effect(runs, (grid.up, grid.across), each).is_nothing]
     verb = "makes" if len(idle) == 1 else "make"
-    none = f"; {_joined(idle)} {verb} no difference" if idle else ""
+    none = f"; {joined(idle)} {verb} no difference" if idle else ""
     if max(speeds) < min(speeds) * NO_DIFFERENCE:
         place = "" if len(grid.cells) == 1 else " wherever it runs" if blocked else " everywhere"
         return f"{where}{number(max(speeds))} tokens/s{place}{none}{tail}"
     return f"{where}{number(min(speeds))} to {number(max(speeds))} tokens/s{none}{tail}"
-
-
-def _of(n: int, n_all: int) -> str:
-    """'3 of 12 scenarios', 'all 12 scenarios', 'the one scenario'."""
-    if n == n_all:
-        return f"all {n:,} scenarios" if n > 1 else "the one scenario"
-    return f"{n:,} of {n_all:,} scenarios"
-
-
-def _joined(parts: Sequence[str]) -> str:
-    """'a, b and c'."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

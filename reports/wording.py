@@ -84,7 +84,7 @@ def number(value: float) -> str:
     """Three significant digits without an exponent: '0.123', '1.23', '12.3', '1,234'."""
     if value == 0:
         return "0"
-    if abs(value) < 1:
+    if abs(value) < 0.9995:
         return f"{value:.3f}" if abs(value) >= 0.01 else f"{value:.2g}"
     return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 

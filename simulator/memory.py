@@ -73,8 +73,8 @@ def plan_memory(
     if left < 0:
         row = f" + buffers for one row of experts {format_bytes(buffers)}" if model.experts is not None else ""
         text = (
-            f"resident: dense part {format_bytes(dense)} + KV at context {context} {format_bytes(kv)} + activations "
-            f"{format_bytes(activation)}{row} = {format_bytes(fixed + buffers)}, the RAM cap is "
+            f"resident: dense part {format_bytes(dense)} + KV at context {context} {format_bytes(kv)} + "
+            f"{_activations(activation, chunk_tokens)}{row} = {format_bytes(fixed + buffers)}, the RAM cap is "
             f"{format_bytes(ram_cap_bytes)}: {format_bytes(-left)} are missing"
         )
         return MemoryPlan("cannot_run", 0, memory, "ram_floor", text)
@@ -112,12 +112,18 @@ def _plan_mapped(
         return MemoryPlan("cannot_run", n_slots, memory, "storage_capacity", _no_room(storage, free_storage_bytes))
     if left <= 0:
         text = (
-            f"resident: KV at context {context} {format_bytes(kv)} + activations {format_bytes(activation)} = "
-            f"{format_bytes(kv + activation)}, the RAM cap is {format_bytes(ram_cap_bytes)}: no page of the mapped "
+            f"resident: KV at context {context} {format_bytes(kv)} + {_activations(activation, chunk_tokens)} "
+            f"= {format_bytes(kv + activation)}, the RAM cap is {format_bytes(ram_cap_bytes)}: no page of the mapped "
             f"file is left room"
         )
         return MemoryPlan("cannot_run", 0, memory, "ram_floor", text)
     return MemoryPlan("resident" if left >= storage else "streams", n_slots, memory)
+
+
+def _activations(n_bytes: int, chunk_tokens: int) -> str:
+    """They grow with the prompt tokens at a time, of which less is tried before a model is said not to fit."""
+    tokens = f"{chunk_tokens} token{'' if chunk_tokens == 1 else 's'}"
+    return f"activations {format_bytes(n_bytes)} (prompts {tokens} at a time)"
 
 
 def _no_room(storage: int, free_storage_bytes: int) -> str:

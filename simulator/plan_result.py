@@ -108,13 +108,16 @@ class Purchase:
 class Shopping:
     """
     The purchases that meet the target, cheapest first: for each storage and compute the cheapest RAM; none that a
-    cheaper one nearly matches in speed, and nothing but today's parts, at no price, where these do.
+    cheaper one nearly matches in speed, and nothing but what is there, at no price, where that does.
+
+    left_out: parts of the list that the device cannot have, or nobody sells, and why, a line for each reason.
     """
 
     currency: str
     purchases: tuple[Purchase, ...]
     n_tried: int
     grid: str
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ class PlanResult:
     matter), likely (the value reaches it), no, cannot_run (also where the device as bought has less RAM than it takes,
     see Result.beyond_device);
     changes: the single changes that reach the target, in the order of CHANGE_KINDS, within one by price where there is
-    one, else by ratio; then those that do not;
+    one, else by ratio; then those that do not; where the value reaches it and the low end of the interval does not:
+    the settings with which the low end does too;
     limits, front: what the target asks at least, None and empty for a model that the storage cannot hold;
     shopping: only where prices were given; currency: of every price;
     available_ram_bytes: what the device leaves to a program; storage_ceiling: of the device's kind of storage.
@@ -166,9 +170,10 @@ class Design:
     t_attention_s, t_prefetch_s: means over the (token, layer) pairs with a miss; row_prefetch_s: a whole row's read;
     hidden_frac: share of those pairs with t_attention >= t_prefetch, None without a miss; hidden_low_frac: the low end
     of its 80 % interval; holds_from_bytes_per_s: the least storage speed with which it holds,
-    holds_safely_from_bytes_per_s: with which the low end does too; no_locality_tokens_per_s: with uniform, independent
-    routing; is_recorded: the routing is a recorded trace's; verdict: failed where it could not be simulated; reason:
-    why it cannot run, or was not simulated.
+    holds_safely_from_bytes_per_s: with which the low end does too; their doubts: why nobody can have such a storage for
+    the device, empty where somebody can; all_in_ram_bytes: the RAM with which nothing is read;
+    no_locality_tokens_per_s: with uniform, independent routing; is_recorded: the routing is a recorded trace's;
+    verdict: failed where it could not be simulated; reason: why it cannot run, or was not simulated.
     """
 
     n_experts: int
@@ -190,8 +195,11 @@ class Design:
     hidden_low_frac: float | None = None
     holds_from_bytes_per_s: float | None = None
     holds_safely_from_bytes_per_s: float | None = None
+    holds_from_doubt: str = ""
+    holds_safely_from_doubt: str = ""
     tokens_per_s: Interval | None = None
     no_locality_tokens_per_s: float | None = None
+    all_in_ram_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from simulator.inverse.front import pareto_front
 from simulator.inverse.limits import N_LIMITS, limits
 from simulator.inverse.prices import Prices
 from simulator.inverse.shopping import shopping
-from simulator.inverse.sold import storage_ceiling
 from simulator.inverse.speeds import Speeds
 from simulator.plan_result import Decision, Front, Limit, PlanResult
 from simulator.question import Question, available_ram_bytes, prepare, question_rates
 from simulator.result import Result
 from simulator.simulate import N_SAMPLES, Engine, simulate
 from simulator.small_print import is_stand_in, is_upper_bound
+from simulator.sold import storage_ceiling
 from simulator.sweeps.in_memory import Grid, round_caps, round_rates, sweep
 
 
@@ -61,7 +61,7 @@ def plan(
         done(1 + len(found))
     changed = changes(speeds, target_tokens_per_s, result, tuple(found), prices)
     done(2 + N_LIMITS)
-    front = _front(speeds, result, target_tokens_per_s)
+    front = _front(speeds, result, target_tokens_per_s, tuple(found))
     done(3 + N_LIMITS)
     bought = shopping(speeds, prices, target_tokens_per_s) if prices is not None and fits else None
     done(n_parts)
@@ -80,11 +80,13 @@ def plan(
     )
 
 
-def _front(speeds: Speeds, result: Result, target: float) -> Front | None:
+def _front(speeds: Speeds, result: Result, target: float, found: tuple[Limit, ...]) -> Front | None:
     """None for a dense model, which has nothing to stream, and where the storage cannot hold the model."""
     if result.reason == "storage_capacity" or speeds.question.model.experts is None:
         return None
-    return pareto_front(speeds, target)
+    least = next(limit for limit in found if limit.what == "ram_cap")
+    values: tuple[object, ...] = (least.value, least.cautious_value)
+    return pareto_front(speeds, target, [cap for cap in values if isinstance(cap, int)])
 
 
 def default_grid(question: Question) -> Grid:

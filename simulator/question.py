@@ -14,6 +14,7 @@ from hardware_profiles.schema import HardwareProfile
 from hardware_profiles.schema_base import Z_80
 from hardware_profiles.storage import StorageModel
 from moeplan.errors import InputError
+from moeplan.quantity import format_rate
 from simulator.costs import decode_layer_s
 from simulator.expert_layout import ExpertLayout, expert_layout
 from simulator.memory import MemoryPlan, plan_memory
@@ -48,7 +49,7 @@ class Question:
 
     storage_limit_bytes_per_s: a limiter before the device, as `moeplan run` has; n_threads: None takes the profile's;
     warm_up_tokens: decode tokens that run and do not count, None for what `start` says; chunk_tokens: prompt tokens
-    that run together at most.
+    that run together at most; recorded: what `trace` was adapted from, None where it is as it was recorded.
     """
 
     model: ModelSpec
@@ -70,6 +71,7 @@ class Question:
     storage_latency_s: float | None = None
     ram_bytes_per_s: float | None = None
     gemv_flop_per_s: float | None = None
+    recorded: RoutingTrace | None = None
 
     @property
     def prefetch(self) -> str:
@@ -251,6 +253,16 @@ def draw_gate_sparsity(question: Question, rng: np.random.Generator) -> float | 
         return None
     sigma = experts.gate_sparsity.uncertainty / Z_80
     return float(np.clip(experts.gate_sparsity.value + sigma * rng.standard_normal(), 0.0, 1.0))
+
+
+def check_storage_read(question: Question) -> None:
+    """Raises InputError for a storage that would outrun the RAM which it is read into."""
+    rate, profile = question.storage_read_bytes_per_s, question.profile
+    faster = 1.0 if question.ram_bytes_per_s is None else question.ram_bytes_per_s / profile.ram.gemv_bandwidth.value
+    peak = profile.ram.peak_bandwidth.value * max(1.0, faster)
+    if rate is not None and rate > peak:
+        must = f"must be at most the {format_rate(peak)} of the RAM which it is read into"
+        raise InputError("--storage-read", must, format_rate(rate))
 
 
 def _check_options(question: Question) -> None:

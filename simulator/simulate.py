@@ -2,7 +2,6 @@
 simulate(question) -> Result: the answer with its interval, its bound, its warnings and its small print.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -17,7 +16,7 @@ from simulator.engine_simpy import OnStep, ignore_steps, simulate_simpy
 from simulator.mapped import MappedEngine, mapping_of
 from simulator.prefetch import check_prefetch
 from simulator.question import Prepared, Question, drawn_devices, prepare, question_rates, with_what_ifs
-from simulator.result import Bound, CacheResult, Interval, LayerResult, Result
+from simulator.result import CacheResult, Interval, LayerResult, Result
 from simulator.scenario import Scenario
 from simulator.small_print import (
     beyond_device,
@@ -28,14 +27,12 @@ from simulator.small_print import (
     warnings_of,
 )
 from simulator.timeline import COMPUTE_OPS, Timeline
+from simulator.what_bounds import Seconds, bound_by
 
 Engine = Literal["simpy", "fast"]
 INTERVAL_FRAC = 0.80
 N_SAMPLES = 200  # Monte Carlo draws; the ends of the interval move by about 2 % of its width from seed to seed
 FIRST_TOKENS = 16
-
-
-Seconds = Callable[[DeviceRates, float | None], float]  # of some steps on a device, with a gate sparsity
 
 
 def simulate(
@@ -74,7 +71,7 @@ def simulate(
         _summary(prepared, scenario, timeline),
         tokens_per_s=replace(speed, value=tokens_per_s(timeline, scenario.is_counted)),
         ttft_s=ttft,
-        bound_by=bound_by(decode.seconds, scenario),
+        bound_by=bound_by(decode.seconds, question),
         small_print=small_print(prepared, engine, n_samples, seed),
         warnings=(*warnings_of(prepared), *_if_misses_double(timeline, prepared)),
         beyond_device=beyond_device(prepared),
@@ -101,7 +98,7 @@ def simulate_mapped(mapped: MappedEngine, n_samples: int = N_SAMPLES, seed: int 
         _summary(prepared, scenario, timeline),
         tokens_per_s=replace(speed, value=tokens_per_s(timeline, scenario.is_counted)),
         ttft_s=ttft,
-        bound_by=bound_by(seconds, scenario),
+        bound_by=bound_by(seconds, prepared.question),
         cache=mapped.cache_result(),
         layers=(),
         page_cache=page_cache,
@@ -187,34 +184,6 @@ def interval_of(value: float, draws: list[float]) -> Interval:
         return Interval(value, value, value)
     low, high = np.quantile(draws, [(1 - INTERVAL_FRAC) / 2, (1 + INTERVAL_FRAC) / 2])
     return Interval(value, float(min(low, value)), float(max(high, value)))
-
-
-def bound_by(decode: Seconds, scenario: Scenario) -> Bound:
-    """The resource whose doubling (for latency: halving) saves the most time; ties go to the first."""
-    twice = twice_as_fast(scenario.rates)
-    return min(twice, key=lambda name: decode(twice[name], None))
-
-
-def twice_as_fast(rates: DeviceRates) -> dict[Bound, DeviceRates]:
-    """The device with each resource doubled in turn, latency halved."""
-    return {
-        "ram_bandwidth": replace(rates, ram_bytes_per_s=2 * rates.ram_bytes_per_s),
-        "compute": rates.faster_compute(2),
-        "storage_bandwidth": replace(
-            rates,
-            storage=rates.storage.at_read_rate(
-                2 * rates.sequential_read_bytes_per_s, rates.sequential_read_bytes_per_s
-            ),
-        ),
-        "storage_latency": replace(
-            rates,
-            storage=replace(
-                rates.storage,
-                latency_s=rates.storage.latency_s / 2,
-                request_overhead_s=rates.storage.request_overhead_s / 2,
-            ),
-        ),
-    }
 
 
 def _summary(prepared: Prepared, scenario: Scenario, timeline: Timeline) -> Result:

@@ -8,6 +8,7 @@ from simulator.prefetch import PREFETCH_POLICIES
 from simulator.question import Prepared, Question, available_ram_bytes
 from simulator.result import PageCacheResult
 from simulator.scenario import WARM_UP_FRAC
+from simulator.sold import doubt_of_storage
 from simulator.trace_steps import StepColumns
 
 PAGE_BYTES = 4096
@@ -162,9 +163,20 @@ def warnings_of(prepared: Prepared) -> list[str]:
             f"The routing was {_origin(question)}, a stand-in: hit rates are its own, {question.model.name} may route "
             f"with more or less locality, and the interval does not cover that."
         )
-    if trace is not None and "adapted" in trace.header.conditions:
-        found.append(f"The trace was adapted: {trace.header.conditions['adapted']}.")
-    return found
+    for name in ("adapted", "cut"):
+        if trace is not None and name in trace.header.conditions:
+            found.append(f"The trace was {name}: {trace.header.conditions[name]}.")
+    doubt = storage_doubt(question)
+    return [*found, doubt] if doubt else found
+
+
+def storage_doubt(question: Question) -> str:
+    """A sentence where a storage speed was asked for that the device's link, or any drive, has not; else empty."""
+    rate, limit = question.storage_read_bytes_per_s, question.storage_limit_bytes_per_s
+    if rate is None or (limit is not None and limit < rate):
+        return ""
+    doubt = doubt_of_storage(question.profile, rate)
+    return f"A storage read of {format_rate(rate)} is {doubt}: a what-if." if doubt else ""
 
 
 def beyond_device(prepared: Prepared) -> str:

@@ -1,19 +1,23 @@
 """Changes of a plan: the order of what they cost, what is grouped, and what is not offered because it cannot help."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from conftest import random_trace, tiny_model
 
 from hardware_profiles.catalog import load_profile
+from hardware_profiles.schema import HardwareProfile
+from moeplan.quantity import parse_quantity
 from simulator.inverse.prices import Prices
-from simulator.inverse.sold import FASTEST_NVME_BYTES_PER_S
+from simulator.inverse.shopping import price_of_storage
 from simulator.inverse.speeds import Speeds
 from simulator.plan_result import CHANGE_KINDS, Change, PlanResult
 from simulator.planner import plan
 from simulator.policies import POLICIES
 from simulator.question import Question
 from simulator.simulate import simulate
+from simulator.sold import FASTEST_NVME_BYTES_PER_S
 
 KIB, GIB = 2**10, 2**30
 PRICES = Prices(
@@ -93,9 +97,9 @@ def test_the_other_cache_policies_are_one_change(question: Question) -> None:
 
 
 def test_where_nothing_fits_no_setting_is_offered(question: Question) -> None:
-    """A cap below the floor: a cache policy makes no room, so the one way is RAM; the reason of top-k says so too."""
+    """A cap below the floor: a cache policy makes no room, so the only way is RAM; the reason of top-k says so too."""
     answer = plan(replace(question, ram_cap_bytes=100 * KIB), value(question), engine="fast", n_samples=5)
-    assert set(by_name(answer)) == {"RAM cap"}
+    assert set(by_name(answer)) == {"RAM cap", "all experts in RAM"}
     top_k = next(limit for limit in answer.limits if limit.what == "top_k")
     assert top_k.grid.endswith("; above 0 it does not fit the RAM cap")
     assert "even with one expert a token it does not fit the RAM cap" in top_k.note
@@ -108,21 +112,81 @@ def test_too_slow_a_processor_is_said_of_top_k_where_all_fits(question: Question
     assert top_k.grid.endswith("; above 0 compute alone is too slow")
 
 
-def test_ram_that_the_device_has_costs_nothing_unless_it_has_a_price(question: Question) -> None:
-    """A cap within what the device leaves is a setting; with a price list it is bought."""
-    free = by_name(planned(question, 1.2))["RAM cap"]
+@pytest.mark.parametrize("prices", [None, PRICES])
+def test_ram_that_the_device_has_costs_nothing(question: Question, prices: Prices | None) -> None:
+    """A cap within what the device leaves is a setting, with a price list too; above it RAM has a price."""
+    free = by_name(planned(question, 1.2, prices))["RAM cap"]
     assert (free.kind, free.price) == ("setting", None)
     assert free.note == "within the 7.20 GiB that this device leaves"
-    bought = by_name(planned(question, 1.2, PRICES))["RAM cap"]
-    assert bought.kind == "hardware"
-    assert bought.price == (7.0 if bought.ratio * 230 <= 400 else 50.0)
+    small = replace(question, profile=with_ram(question.profile, 235 * KIB))
+    bought = by_name(planned(small, 1.2, prices))["RAM cap"]
+    assert bought.kind == "other_device"
+    assert bought.price == (None if prices is None else 7.0 if bought.ratio * 230 <= 400 else 50.0)
+
+
+def with_ram(profile: HardwareProfile, available_bytes: int) -> HardwareProfile:
+    """The device with so much RAM left to a program."""
+    size = math.ceil(profile.ram.os_reserved_bytes) + available_bytes
+    return profile.model_copy(update={"ram": profile.ram.model_copy(update={"size": size})})
+
+
+def test_all_experts_in_ram_are_offered_where_there_is_room(question: Question) -> None:
+    """Beside the least cap, which stands on a knife edge: free, faster, and only where the device leaves as much."""
+    found = by_name(planned(question, 1.2))
+    least, every = found["RAM cap"], found["all experts in RAM"]
+    assert (every.kind, every.reaches, every.price) == ("setting", True, None)
+    assert every.ratio > least.ratio
+    assert every.tokens_per_s is not None
+    assert least.tokens_per_s is not None
+    assert every.tokens_per_s.low > least.tokens_per_s.low
+    whole = replace(question, ram_cap_bytes=round(every.ratio * 230 * KIB))
+    assert simulate(whole, engine="fast", n_samples=0).verdict == "resident"
+    small = replace(question, profile=with_ram(question.profile, 300 * KIB))
+    assert "all experts in RAM" not in by_name(planned(small, 1.2))
+    everything = value(whole) / value(question) * (1 - 1e-9)
+    assert "all experts in RAM" not in by_name(planned(question, everything))  # the least cap is that
+
+
+def test_both_are_not_offered_where_ram_alone_is_free_and_they_cannot_be_had(question: Question) -> None:
+    """RAM and a drive beyond the link help nobody whose RAM alone is there; on a wide link they are still told."""
+    assert "RAM cap and storage read" not in by_name(planned(question, 1.2))
+    storage = question.profile.storage.model_copy(update={"kind": "NVMe PCIe 4 x4"})
+    wide = replace(question, profile=question.profile.model_copy(update={"storage": storage}))
+    assert by_name(planned(wide, 1.2))["RAM cap and storage read"].kind == "hardware"
+
+
+@pytest.mark.parametrize("factor", [1.05, 1.2])
+def test_what_is_printed_is_enough_when_it_is_typed(question: Question, factor: float) -> None:
+    """Least caps and storage speeds are rounded up: parsed again they still meet the target."""
+    found = by_name(planned(question, factor))
+    target = factor * value(question)
+    cap = round(parse_quantity(found["RAM cap"].after, "byte", "cap"))
+    assert value(replace(question, ram_cap_bytes=cap)) >= target
+    rate = parse_quantity(found["storage read"].after, "byte/second", "rate")
+    reached = value(replace(question, storage_read_bytes_per_s=rate)) >= target
+    assert reached == found["storage read"].reaches == (factor < 1.2)  # no storage alone reaches as much
+
+
+def test_settings_that_make_a_met_target_safe_are_told(question: Question) -> None:
+    """The value meets it and the low end does not: only what lifts the low end above it; nothing where it is safe."""
+    speed = simulate(question, engine="fast", n_samples=5).tokens_per_s
+    assert speed is not None
+    for target, is_safe in ((speed.low * (1 - 1e-7), True), (speed.low * (1 + 1e-7), False)):
+        answer = plan(question, target, engine="fast", n_samples=5)
+        assert bool(answer.changes) != is_safe
+        for change in answer.changes:
+            assert change.kind in ("setting", "quality")
+            assert change.tokens_per_s is not None
+            assert change.tokens_per_s.low >= target
 
 
 def test_prices_are_those_of_the_cheapest_part_that_does(question: Question) -> None:
     """At least as fast, none where no part of the list is."""
     found = by_name(planned(question, 1.05, PRICES))
     rate = found["storage read"].ratio * 419e6
+    assert rate > 500e6  # beyond the link: such drives are sold, for other devices
     assert found["storage read"].price == (5.0 if rate <= 8e8 else 12.0 if rate <= 3e9 else None)
+    assert price_of_storage(PRICES, question.profile, 450e6) is None  # for this one there is none on the list
     assert by_name(planned(question, 50.0, PRICES))["CPU and RAM speed"].price is None
 
 

@@ -20,7 +20,7 @@ from simulator.model import size as model_size
 from simulator.model.catalog import load_model_spec
 from simulator.plan_result import DesignResult
 from simulator.question import Question, device_rates, draw_gate_sparsity, prepare, with_what_ifs
-from simulator.simulate import hidden_frac, simulate
+from simulator.simulate import N_SAMPLES, hidden_frac, simulate
 from traces.statistics import adjacent_overlap
 from traces.synthetic import synthesize
 
@@ -102,7 +102,7 @@ def test_a_design_is_the_simulation_of_its_shape(question: Question, answer: Des
     for model, found in zip(models, answer.designs, strict=True):
         assert (found.n_experts, found.top_k, found.ffn_size) == shape(model)
         asked = replace(question, model=model, trace=made_up(model, SOME, 0))
-        result = simulate(asked, engine="fast", n_samples=40)
+        result = simulate(asked, engine="fast", n_samples=N_SAMPLES)
         assert result.tokens_per_s is not None
         assert found.tokens_per_s is not None
         assert found.tokens_per_s.value == pytest.approx(result.tokens_per_s.value, rel=1e-9)
@@ -142,11 +142,12 @@ def test_it_holds_from_the_storage_that_is_named_and_not_below(question: Questio
 
 
 def test_a_design_that_cannot_run_stands_there_all_the_same(question: Question) -> None:
-    """A cap below the dense part: no speed, and the arithmetic."""
+    """A cap below the dense part: no speed, and the arithmetic, which says how small the activations were made."""
     poor = replace(question, ram_cap_bytes=100 * 2**20)
     found = design(Wish(LIKE, 4e9, top_k=(2,), ffn_size=(768,)), poor, Routing(None, SOME)).designs[0]
     assert (found.verdict, found.tokens_per_s) == ("cannot_run", None)
     assert "are missing" in found.reason
+    assert "(prompts 1 token at a time)" in found.reason
 
 
 def test_a_shape_with_more_experts_than_a_pass_takes_is_a_row(
@@ -169,23 +170,23 @@ def test_the_cautious_share_and_speed_are_those_of_a_scan(question: Question, an
     found = answer.designs[1]
     model = shapes(Wish(LIKE, 4e9, top_k=(2,), ffn_size=(128,)))[0]
     asked = replace(question, model=model, trace=made_up(model, SOME, 0))
-    speeds, rng = Speeds(asked, 40), np.random.default_rng(0)
+    speeds, rng = Speeds(asked), np.random.default_rng(0)
     scenario = prepare(asked).scenario
     assert scenario is not None
-    shares = []
-    for _ in range(40):
+    engine, shares = FastEngine(scenario), []
+    for _ in range(N_SAMPLES):
         rates = device_rates(asked, rng)
         draw_gate_sparsity(asked, rng)
-        shares.append(hidden_frac(FastEngine(scenario).timeline(with_what_ifs(asked, rates)), scenario.is_counted))
+        shares.append(hidden_frac(engine.timeline(with_what_ifs(asked, rates)), scenario.is_counted))
     assert found.hidden_low_frac == pytest.approx(min(found.hidden_frac or 0, np.quantile(shares, 0.1)), abs=1e-9)
-    rates_tried = [r for r in rate_grid(question.profile.ram.peak_bandwidth.value) if r > 5e8]
-    ends = [speeds.hidden_frac(replace(asked, storage_read_bytes_per_s=rate)) for rate in rates_tried[::3]]
+    rates_tried = [r for r in rate_grid(question.profile.ram.gemv_bandwidth.value) if r > 5e8]
+    ends = [speeds.hidden_frac(replace(asked, storage_read_bytes_per_s=rate)) for rate in rates_tried[::9]]
     lows = [0.0 if end is None else end.low for end in ends]
     assert lows == sorted(lows)
-    first = next((r for r, low in zip(rates_tried[::3], lows, strict=True) if low >= answer.holds_frac), None)
+    first = next((r for r, low in zip(rates_tried[::9], lows, strict=True) if low >= answer.holds_frac), None)
     assert (first is None) == (found.holds_safely_from_bytes_per_s is None)
     if first is not None and found.holds_safely_from_bytes_per_s is not None:
-        assert first / 1.031 <= found.holds_safely_from_bytes_per_s <= first
+        assert first / 1.1 <= found.holds_safely_from_bytes_per_s <= first
         assert found.holds_safely_from_bytes_per_s >= (found.holds_from_bytes_per_s or 0)
 
 
@@ -231,7 +232,7 @@ def test_the_command_says_where_it_holds(moeplan, tmp_path: Path) -> None:
     told = moeplan(*COMMAND, *more, "--output", str(report))
     assert told.status == 0
     assert "Attention hides the reads of experts of up to 162 KiB" in told.out
-    assert "1 of 2 designs reach 20 tokens/s" in told.out
+    assert "Likely: 1 of 2 designs reach 20 tokens/s" in told.out
     assert "made up for each shape: zipf 0.42, repeat 0.09" in " ".join(told.out.split())
     page = report.read_text(encoding="utf-8")
     assert "Attention hides the reads of experts of up to 162 KiB" in page

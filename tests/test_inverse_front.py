@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from inverse_questions import N_SAMPLES, between, questions, quicker, quiet_question, simulated
 
 from simulator.inverse.caps import CapGrid
-from simulator.inverse.front import N_FRONT_CAPS, pareto_front
+from simulator.inverse.front import N_FRONT_CAPS, front_rates, pareto_front
+from simulator.inverse.limits import ram_limit
 from simulator.inverse.search import thinned
 from simulator.inverse.speeds import Speeds
-from simulator.inverse.storage_grid import rate_grid
 from simulator.plan_result import FrontPoint
-from simulator.question import Question
+from simulator.question import Question, question_rates
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_no_point_of_the_front_is_beaten_and_each_is_least(question: Question, p
     ]  # fmt: skip
     target = between(corners, place)
     front = pareto_front(speeds, target)
-    rates = rate_grid(question.profile.ram.peak_bandwidth.value)
+    rates = front_rates(question)
     for a, b in pairwise(front.points):
         assert a.ram_cap_bytes < b.ram_cap_bytes
         assert a.storage_read_bytes_per_s > b.storage_read_bytes_per_s
@@ -55,7 +55,7 @@ def assert_whole(question: Question, points: tuple[FrontPoint, ...], target: flo
 
     A faster storage is never slower, so one rate a step below the front's stands for all below it.
     """
-    rates = rate_grid(question.profile.ram.peak_bandwidth.value)
+    rates = front_rates(question)
     caps = thinned(CapGrid(Speeds(question), question).caps, N_FRONT_CAPS)
     least = {point.ram_cap_bytes: point.storage_read_bytes_per_s for point in points}
     assert set(least) <= set(caps)
@@ -81,3 +81,16 @@ def test_a_cautious_front_of_a_device_stands_above_the_other(quiet: Question) ->
     for safe in front.cautious_points:
         beside = [p.storage_read_bytes_per_s for p in front.points if p.ram_cap_bytes <= safe.ram_cap_bytes]
         assert safe.storage_read_bytes_per_s >= min(beside)
+
+
+@quicker
+@given(questions(), st.floats(0, 1))
+def test_the_least_ram_of_the_limits_stands_in_the_front(question: Question, place: float) -> None:
+    """At the device's own storage speed the front begins with the very cap that the limits found."""
+    speeds, own = Speeds(question, N_SAMPLES), question_rates(question).sequential_read_bytes_per_s
+    caps = CapGrid(speeds, question).caps
+    target = between([speeds.speed(replace(question, ram_cap_bytes=cap)) for cap in (caps[0], caps[-1])], place)
+    least = ram_limit(speeds, target).value
+    assert isinstance(least, int)
+    points = pareto_front(speeds, target, [least]).points
+    assert min(point.ram_cap_bytes for point in points if point.storage_read_bytes_per_s <= own) == least

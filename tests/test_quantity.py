@@ -10,8 +10,10 @@ from moeplan.errors import InputError
 from moeplan.quantity import (
     Dimension,
     format_bytes,
+    format_bytes_up,
     format_params,
     format_rate,
+    format_rate_up,
     format_seconds,
     format_signed,
     parse_quantity,
@@ -129,3 +131,23 @@ def test_a_difference_has_its_sign_unless_it_is_nothing() -> None:
     """Never -0 or +0."""
     assert [format_signed(x) for x in (-12.4, 3.0, -0.4, 0.4, 0.0)] == ["-12", "+3", "0", "0", "0"]
     assert [format_signed(x, 1) for x in (-0.04, -0.06)] == ["0.0", "-0.1"]
+
+
+def test_least_sizes_are_rounded_up() -> None:
+    """What is read is never less than what is needed."""
+    sizes = {
+        1_809_845_760: "1.686 GiB", 2**30: "1.000 GiB", 2**30 + 1: "1.001 GiB", 300 * 2**20: "300.0 MiB",
+        151_840: "148.3 KiB", 12: "12 B", 2**30 - 1: "1.000 GiB", 9.9999 * 2**30: "10.00 GiB",
+    }  # fmt: skip
+    assert [format_bytes_up(size) for size in sizes] == list(sizes.values())
+    rates = {419e6: "419 MB/s", 628.5e6: "628.5 MB/s", 1.2344e9: "1.235 GB/s", 1.236e9: "1.24 GB/s", 2.5: "3 B/s"}
+    assert [format_rate_up(rate) for rate in rates] == list(rates.values())
+
+
+@given(st.floats(1.0, 1e13))
+def test_what_is_rounded_up_is_enough_when_parsed_again(value: float) -> None:
+    """And not more than a thousandth too much, from a thousand on."""
+    for text, dimension in ((format_bytes_up(value), "byte"), (format_rate_up(value), "byte/second")):
+        parsed = parse_quantity(text, dimension, "a size")
+        assert parsed >= value * (1 - 1e-12)
+        assert parsed <= value * 1.01 or value < 1000

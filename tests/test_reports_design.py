@@ -8,9 +8,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from reports.design_answer import (
+    design_headline,
+    design_question,
+    design_reason,
+    design_reasons,
+    design_speed,
+    design_tone,
+)
 from reports.design_figure import design_figure
 from reports.design_terminal import render_design
-from reports.design_wording import design_headline, design_reason, design_target, design_tone
 from reports.html import write_design_report
 from simulator.plan_result import Design, DesignResult
 from simulator.result import Interval
@@ -50,17 +57,27 @@ def design(n_experts: int, top_k: int, ffn_size: int, hidden_frac: float | None,
 
 DESIGNS = DesignResult(
     (design(16, 2, 1536, 0.0, None), design(48, 2, 512, 0.4, 2e9), design(96, 2, 256, 0.95, 9e8)),
-    0.9, "4.00 B parameters", True, False, 8.0,
+    0.9, "4.00 B parameters", True, False, None,
     {"device": "Some board; and more", "routing": "made up", "ram_cap": "7.20 GiB (all that is left)"},
     ("No such model exists.",),
 )  # fmt: skip
 RESIDENT = replace(
     DESIGNS,
     designs=tuple(
-        design(8, 2, size, None, None, verdict="resident", tokens_per_s=Interval(speed, speed - 1, speed + 1))
-        for size, speed in ((256, 30.0), (64, 40.0))
+        design(
+            8,
+            2,
+            size,
+            None,
+            None,
+            verdict="resident",
+            tokens_per_s=Interval(speed, speed - 1, speed + 1),
+            all_in_ram_bytes=need,
+        )
+        for size, speed, need in ((256, 30.0, 2 * GIB), (64, 40.0, round(2.1601 * GIB)))
     ),
 )
+ONE = replace(RESIDENT, designs=RESIDENT.designs[1:])
 
 
 def test_figures_are_the_same_bytes_each_time() -> None:
@@ -86,14 +103,13 @@ def test_a_design_says_where_it_holds_and_what_it_would_take() -> None:
     assert design_headline(DESIGNS) == "Attention hides the reads of experts of up to 648 KiB"
     assert design_tone(DESIGNS) == "yes"
     assert "96 x 256, top-2" in design_reason(DESIGNS)
-    assert design_target(DESIGNS).startswith("3 of 3 designs reach 8 tokens/s, 0 of them safely.")
     nowhere = replace(DESIGNS, designs=DESIGNS.designs[:2])
     assert design_tone(nowhere) == "no"
-    assert "at most 40 %" in design_reason(nowhere)
-    assert "48 x 512, top-2: there it begins with a sequential read of 2.00 GB/s" in design_reason(nowhere)
+    assert "At most 40 % of the cases with a miss are hidden, and it holds from 90 % on." in design_reason(nowhere)
+    assert "that would do, for 48 x 512, top-2, reads 2.00 GB/s in sequence." in design_reason(nowhere)
     hopeless = replace(DESIGNS, designs=DESIGNS.designs[:1])
-    assert "none of the reads" in design_reason(hopeless)
-    assert "no storage up to the RAM's own bandwidth" in design_reason(hopeless)
+    assert "No read is hidden" in design_reason(hopeless)
+    assert "no storage up to what the RAM sustains" in design_reason(hopeless)
     stuck = design(8, 2, 64, None, None, verdict="cannot_run", tokens_per_s=None, no_locality_tokens_per_s=None)
     poor = replace(DESIGNS, designs=(replace(stuck, reason="64 MiB are missing"),))
     assert design_headline(poor) == "Nothing here can run"
@@ -108,7 +124,7 @@ def test_where_all_fits_into_ram_the_answer_is_good_and_says_how_to_ask_on(tmp_p
     for text in (" ".join(printed(RESIDENT).split()), page):
         assert "Nothing need be read: every design fits into RAM" in text
         assert "of which the model may take 7.20 GiB" in text
-        assert "with --ram-cap below 2.00 GiB" in text
+        assert "every design fits from --ram-cap 2.161GiB on" in text
         assert "takes as long" not in text
     assert 'class="answer yes"' in (tmp_path / "design.html").read_text(encoding="utf-8")
     assert "t_attention dashed" not in page
@@ -122,7 +138,65 @@ def test_designs_in_ram_beside_others_are_counted() -> None:
     """They read nothing, which the headline of the others does not say."""
     both = replace(DESIGNS, designs=(*DESIGNS.designs, *RESIDENT.designs))
     assert "2 of the 5 designs fit into RAM and read nothing." in design_reason(both)
+    none_hidden = replace(DESIGNS, designs=(*DESIGNS.designs[:2], *RESIDENT.designs))
+    assert design_headline(none_hidden) == (
+        "Attention hides the reads of none of the 2 designs that read; the other 2 fit into RAM and read nothing"
+    )
+    assert design_tone(none_hidden) == "likely"
     assert "fit into RAM" not in design_reason(DESIGNS)
+
+
+@pytest.mark.parametrize(
+    ("result", "target", "tone", "words", "cautious"),
+    [
+        (RESIDENT, 28, "yes", "Yes: 2 of 2 designs reach 28 tokens/s", "All 2 do at the low end"),
+        (RESIDENT, 29.5, "yes", "Yes: 2 of 2 designs reach 29.5 tokens/s", "1 of these does at the low end"),
+        (RESIDENT, 39.5, "likely", "Likely: 1 of 2 designs reach 39.5 tokens/s", "It does not at the low end"),
+        (RESIDENT, 50, "no", "No: none of 2 designs reaches 50 tokens/s", "They run at"),
+        (DESIGNS, 7, "likely", "Likely: 3 of 3 designs reach 7 tokens/s", "All 3 do at the low end"),
+        (DESIGNS, 8, "likely", "Likely: 3 of 3 designs reach 8 tokens/s", "None does at the low end"),
+        (DESIGNS, 9, "no", "No: none of 3 designs reaches 9 tokens/s", "All run alike"),
+        (ONE, 39, "yes", "Yes: the design reaches 39 tokens/s", "It does at the low end"),
+        (ONE, 41, "no", "No: the design does not reach 41 tokens/s", "The fastest is"),
+    ],
+)
+def test_a_target_decides_first(
+    result: DesignResult, target: float, tone: str, words: str, cautious: str, tmp_path: Path
+) -> None:
+    """
+    Tone and first sentence are about the target, then come the low end and the speeds; a plain yes needs a design whose
+    speed hangs on no routing.
+    """
+    asked = replace(result, target_tokens_per_s=target)
+    assert (design_tone(asked), design_headline(asked)) == (tone, words)
+    assert f"reach {target:g} tokens/s on Some board" in design_question(asked)
+    first, why = design_reasons(asked)
+    assert first.startswith(cautious)
+    assert first.endswith(design_speed(asked))
+    assert ("made up" in first) == (result is DESIGNS and target == 7)
+    assert why.startswith(f"{design_headline(result)}. ")
+    page = page_of(asked, tmp_path)
+    for text in (" ".join(printed(asked).split()), page):
+        assert text.index(words) < text.index(first) < text.index(why[:60])
+    assert f'class="answer {tone}"' in (tmp_path / "design.html").read_text(encoding="utf-8")
+    assert ("no storage makes them faster" in page) == (tone == "no" and result is not DESIGNS)
+
+
+def test_storage_that_the_device_cannot_have_is_marked_and_told(tmp_path: Path) -> None:
+    """In the sentence, on each speed of the table, and once below it; nothing is marked where all can be had."""
+    link = "more than the link of it carries (1 GB/s)"
+    beyond = replace(DESIGNS.designs[1], holds_from_doubt=link, holds_safely_from_doubt=link)
+    asked = replace(beyond, holds_safely_from_bytes_per_s=2.5e9)
+    result = replace(DESIGNS, designs=(asked,))
+    assert design_reason(result).endswith(f"reads 2.00 GB/s in sequence (2.50 GB/s to be safe): {link}.")
+    assert "2.00† (2.50†)" in printed(result)
+    for text in (" ".join(printed(result).split()), page_of(result, tmp_path)):
+        assert text.count(f"†: this device cannot have that storage, {link}") == 1
+    assert "2.50 GB/s †" in page_of(result, tmp_path)
+    half = replace(DESIGNS, designs=(replace(asked, holds_from_doubt=""),))
+    assert design_reason(half).endswith(f"(2.50 GB/s to be safe); the safe one is {link}.")
+    assert "2.00 (2.50†)" in printed(half)
+    assert "†" not in printed(DESIGNS) + page_of(DESIGNS, tmp_path)
 
 
 def speeds(*values: float, **more) -> DesignResult:
@@ -136,21 +210,21 @@ def speeds(*values: float, **more) -> DesignResult:
 
 def test_a_fastest_is_named_only_where_it_is_faster() -> None:
     """A few percent are no difference; a design that computes less than all others is told to."""
-    assert design_target(speeds(10.0, 20.0)) == "The fastest is 9 x 64, top-2: 20.0 tokens/s (20.0 to 20.0)."
-    assert design_target(speeds(20.0, 19.9)) == "All run alike, at 20.0 tokens/s (20.0 to 20.0) and little less."
-    assert design_target(speeds(20.0, 19.1, 7.0)).startswith("The fastest are alike (8 x 64, top-2; 9 x 64, top-2): 20")
-    assert "and 2 more)" in design_target(speeds(20.0, 19.9, 19.95, 19.9, 20.0, 7.0))
+    assert design_speed(speeds(10.0, 20.0)) == "The fastest is 9 x 64, top-2: 20.0 tokens/s (20.0 to 20.0)."
+    assert design_speed(speeds(20.0, 19.9)) == "All run alike, at 20.0 tokens/s (20.0 to 20.0) and little less."
+    assert design_speed(speeds(20.0, 19.1, 7.0)).startswith("The fastest are alike (8 x 64, top-2; 9 x 64, top-2): 20")
+    assert "and 2 more)" in design_speed(speeds(20.0, 19.9, 19.95, 19.9, 20.0, 7.0))
     result = speeds(10.0, 20.0)
     lean = replace(result, designs=(result.designs[0], replace(result.designs[1], n_active_params=3 * 10**8)))
-    assert design_target(lean).endswith("; it also computes least, 300 M parameters a token.")
+    assert design_speed(lean).endswith("; it also computes least, 300 M parameters a token.")
 
 
 def test_where_nothing_is_read_no_size_of_experts_is_called_the_fastest() -> None:
     """Its few parameters a token are: the range of speeds and what decides are told; with A fixed it is a fair race."""
-    told = design_target(RESIDENT)
-    assert told.startswith("2 of 2 designs reach 8 tokens/s, 2 of them safely. They run at 30.0 to 40.0 tokens/s")
+    told = design_speed(RESIDENT)
+    assert told.startswith("They run at 30.0 to 40.0 tokens/s")
     assert "fastest" not in told
-    assert "The fastest is 8 x 64" in design_target(replace(RESIDENT, active_fixed=True))
+    assert "The fastest is 8 x 64" in design_speed(replace(RESIDENT, active_fixed=True))
 
 
 def test_without_prefetch_attention_is_not_said_to_hide_anything(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from reports.front_figure import front_figure
 from reports.html import write_plan_report, write_result_report
 from reports.inverse_terminal import render_inverse
-from reports.inverse_wording import front_finding, front_notes, front_rows, limit_rows, shopping_finding, size_up
+from reports.inverse_wording import front_finding, front_notes, front_rows, limit_rows, shopping_finding
 from reports.memory_wording import memory_finding, memory_rows
 from reports.terminal import render_plan
 from simulator.plan_result import Front, FrontPoint, Limit, PlanResult, Purchase, Shopping
@@ -65,18 +65,6 @@ def text_of(path: Path) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", path.read_text(encoding="utf-8")).split())
 
 
-def test_sizes_are_rounded_up() -> None:
-    """What is read is never less than what is needed."""
-    assert size_up(1_809_845_760) == "1.686 GiB"
-    assert size_up(GIB) == "1.000 GiB"
-    assert size_up(GIB + 1) == "1.001 GiB"
-    assert size_up(300 * 2**20) == "300.0 MiB"
-    assert size_up(151_840) == "148.3 KiB"
-    assert size_up(12) == "12 B"
-    assert size_up(GIB - 1) == "1.000 GiB"
-    assert size_up(9.9999 * GIB) == "10.00 GiB"
-
-
 def test_limits_have_units_and_say_how_they_were_found(plan: PlanResult) -> None:
     """None of the grid is said in words; a type stands as it is."""
     rows = {row.name: row for row in limit_rows(plan)}
@@ -92,7 +80,7 @@ def test_limits_have_units_and_say_how_they_were_found(plan: PlanResult) -> None
 def test_the_front_names_the_ends_of_what_the_device_can_have() -> None:
     """Any storage where the slowest of the grid does; what the device cannot have is marked, and is no end."""
     ends = "512.0 MiB of RAM with storage of 2.10 GB/s to 2.000 GiB of RAM with any storage"
-    assert front_finding(FRONT, 8) == f"8 tokens/s for anything from {ends}"
+    assert front_finding(FRONT, 8) == f"8 tokens/s for anything from {ends} on this grid"
     rows = front_rows(FRONT)
     assert rows[1].cautious == "2.50 GB/s (a)"
     assert front_notes(FRONT) == ["(a) more than it carries"]
@@ -100,14 +88,15 @@ def test_the_front_names_the_ends_of_what_the_device_can_have() -> None:
     assert front_finding(replace(FRONT, points=()), 8).endswith("reach 8 tokens/s: compute is too slow")
     assert front_finding(replace(FRONT, points=(), starts_warm=False), 8).endswith("reach 8 tokens/s")
     one = front_finding(replace(FRONT, points=FRONT.points[:1]), 8)
-    assert one == "8 tokens/s take 512.0 MiB of RAM with storage of 2.10 GB/s"
+    assert one == "8 tokens/s take 512.0 MiB of RAM with storage of 2.10 GB/s on this grid"
     first, *others = FRONT.points
     marked = replace(FRONT, points=(replace(first, note="more RAM than there is; too fast"), *others))
     assert front_rows(marked)[0].storage == "2.10 GB/s (a) (b)"
     assert front_finding(marked, 8).startswith(
         "8 tokens/s for anything from 1.000 GiB of RAM with storage of 1.30 GB/s"
     )
-    assert front_finding(marked, 8).endswith("; other pairs are not for this device")
+    assert front_finding(marked, 8).endswith(" on this grid; its other pairs are not for this device")
+    assert [row.ram for row in front_rows(marked, 2)] == ["512.0 MiB", "1.000 GiB", "2.000 GiB"]
     nowhere = replace(FRONT, points=tuple(replace(point, note="no") for point in FRONT.points))
     assert (
         front_finding(nowhere, 8) == f"No RAM and storage that this device can have reach 8 tokens/s; elsewhere: {ends}"
@@ -116,11 +105,14 @@ def test_the_front_names_the_ends_of_what_the_device_can_have() -> None:
 
 def test_purchases_stand_in_the_order_of_their_price(plan: PlanResult) -> None:
     """The cheapest in the heading, the cautious one beside it, each with what speaks against it."""
-    finding = shopping_finding(SHOP, 8)
+    finding = shopping_finding(SHOP, 8, GIB)
     parts = "1.686 GiB of RAM, storage 419 MB/s"
     safely = "safely for 60.00 EUR: 1.000 GiB of RAM, storage 3.50 GB/s (more RAM than fits)"
     assert finding == f"8 tokens/s for 3.50 EUR above today's parts: {parts}; {safely}"
-    assert "None of the parts" in shopping_finding(replace(SHOP, purchases=()), 8)
+    none = replace(SHOP, purchases=())
+    assert shopping_finding(none, 8, GIB) == "None of the parts on the price list reaches 8 tokens/s"
+    none = replace(none, left_out=("storage 3.50 GB/s: more than the link carries",))
+    assert "that this device can have reaches 8 tokens/s" in shopping_finding(none, 8, GIB)
     text = printed(render_inverse, plan)
     assert text.index("3.50 EUR") < text.index("80.00 EUR")
     assert "CPU and RAM x 1.50" in " ".join(text.split())
@@ -129,14 +121,57 @@ def test_purchases_stand_in_the_order_of_their_price(plan: PlanResult) -> None:
 
 def test_what_is_there_is_not_bought(plan: PlanResult) -> None:
     """Today's parts at no price have no row, and no heading of their own where they are safe."""
-    free = replace(SHOP.purchases[0], price=0.0)
+    free = replace(SHOP.purchases[0], price=0.0, ram_cap_bytes=GIB)
     as_predicted = replace(SHOP, purchases=(free, SHOP.purchases[2]))
     told = "Safely 8 tokens/s for 60.00 EUR above today's parts: 1.000 GiB of RAM, storage 3.50 GB/s"
-    assert shopping_finding(as_predicted, 8).startswith(told)
-    assert shopping_finding(replace(SHOP, purchases=(free,)), 8) == "No parts reach 8 tokens/s safely"
+    assert shopping_finding(as_predicted, 8, GIB).startswith(told)
+    assert shopping_finding(replace(SHOP, purchases=(free,)), 8, GIB) == "No parts reach 8 tokens/s safely"
     safe = replace(SHOP, purchases=(free, replace(free, is_cautious=True)))
-    assert shopping_finding(safe, 8) == ""
+    assert shopping_finding(safe, 8, GIB) == ""
     assert "EUR" not in printed(render_inverse, replace(plan, shopping=safe))
+
+
+def test_ram_that_is_there_is_named_and_not_bought(plan: PlanResult) -> None:
+    """A larger cap at no price: nothing to buy, how much it takes, and from where it is safe."""
+    more = replace(SHOP.purchases[0], price=0.0)
+    enough = replace(more, ram_cap_bytes=2 * GIB, tokens_per_s=SAFE, is_cautious=True)
+    free = replace(SHOP, purchases=(more, enough))
+    told = (
+        "Nothing to buy for 8 tokens/s: 1.686 GiB of RAM, storage 419 MB/s; safely with 2.000 GiB of RAM, storage "
+        "419 MB/s"
+    )
+    assert shopping_finding(free, 8, GIB) == told
+    assert "EUR" not in printed(render_inverse, replace(plan, shopping=free))
+    today = replace(more, ram_cap_bytes=GIB)
+    assert shopping_finding(replace(SHOP, purchases=(today, enough)), 8, GIB) == (
+        "Safely 8 tokens/s at no price: 2.000 GiB of RAM, storage 419 MB/s"
+    )
+
+
+def test_parts_that_the_device_cannot_have_are_told_in_one_line(plan: PlanResult, tmp_path: Path) -> None:
+    """Beside the purchases, on terminal and page."""
+    shop = replace(SHOP, left_out=("storage 3.50 GB/s: more than the link carries",))
+    answer = replace(plan, shopping=shop)
+    write_plan_report(answer, tmp_path / "plan.html")
+    for text in (" ".join(printed(render_inverse, answer).split()), text_of(tmp_path / "plan.html")):
+        assert "not for this device: storage 3.50 GB/s: more than the link carries" in text
+
+
+def test_a_cache_that_knows_the_future_promises_nothing(plan: PlanResult, tmp_path: Path) -> None:
+    """Headings of limits, front, changes, purchases and savings are bounds; so is what the reason says."""
+    rows = tuple(replace(row, is_upper_bound=True) for row in plan.grid)
+    for target in (8.0, 15.0):
+        answer = replace(plan, grid=rows, target_tokens_per_s=target)
+        write_plan_report(answer, tmp_path / "plan.html")
+        met = target < 9
+        for text in (" ".join(printed(render_plan, answer).split()), text_of(tmp_path / "plan.html")):
+            assert "All figures here are for a cache that is told the future: bounds, no promises." in text
+            assert f"As a bound: what {target:g} tokens/s asks, one thing at a time" in text
+            assert f"As a bound: {target:g} tokens/s for anything from" in text
+            assert f"As a bound: {target:g} tokens/s for 3.50 EUR" in text
+            assert ("As a bound: nothing to buy for 8 tokens/s" in text) == met
+            assert ("As a bound: what would reach 15 tokens/s" in text) != met
+    assert "bound" not in printed(render_inverse, plan)
 
 
 def test_terminal_and_page_show_the_same_limits(plan: PlanResult, tmp_path: Path) -> None:

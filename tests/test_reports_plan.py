@@ -43,6 +43,8 @@ def test_the_map_names_the_exact_limits_and_not_its_own_cells() -> None:
     exact = "17 of these 30 combinations reach 15 tokens/s: at 1 GiB from 1.33 GB/s, at 419 MB/s from 1.686 GiB"
     assert map_finding(plan, grid, now) == exact
     assert map_finding(replace(plan, limits=()), grid, now) == "17 of these 30 combinations reach 15 tokens/s"
+    any_storage = replace(plan, limits=(RAM, replace(STORAGE, value=1e6)))
+    assert ": at 1 GiB with any storage, at 419 MB/s from" in map_finding(any_storage, grid, now)
     none = replace(plan, limits=(replace(RAM, value=None), replace(STORAGE, value=None)))
     assert map_finding(none, grid, now).endswith(": it takes both more RAM and a faster SSD")
     hopeless = map_finding(replace(plan, target_tokens_per_s=100.0), grid, now)
@@ -72,6 +74,11 @@ def test_what_of_a_map_cannot_be_had_is_said() -> None:
         (Change("storage read", "1 GB/s", "2 GB/s", 2.0, True, FAST, "", "hardware", 15.0), "EUR", "15.00 EUR"),
         (Change("storage read", "1 GB/s", "2 GB/s", 2.0, True, FAST), "EUR", "no such part on the list"),
         (Change("RAM cap", "1 GiB", "9 GiB", 9.0, True, FAST, "", "other_device"), "", "not for this device"),
+        (
+            Change("storage read", "1 GB/s", "9 GB/s", 9.0, True, FAST, "", "other_device", 15.0),
+            "EUR",
+            "not for this device; 15.00 EUR",
+        ),
     ],
 )
 def test_every_change_says_what_it_costs(change: Change, currency: str, cost: str, tmp_path: Path) -> None:
@@ -89,7 +96,7 @@ def test_a_target_that_is_met_says_what_may_be_saved(tmp_path: Path) -> None:
     met = replace(RAM, today=4.0 * GIB), replace(STORAGE, value=1e6)
     plan = replace(examples.resident_plan(), limits=met)
     assert savings(plan)[0] == "least RAM: 1.686 GiB, safely from 1.740 GiB; now 4.00 GiB; all else as it is"
-    assert savings(plan)[1].startswith("least storage: any, nothing is safe; now 419 MB/s")
+    assert savings(plan)[1].startswith("least storage: any, but no speed of it alone makes it safe; now 419 MB/s")
     for text in (told(render_plan, plan), page_of(plan, tmp_path)):
         assert "Nothing to buy for 15 tokens/s" in text
         assert "least RAM: 1.686 GiB" in text
@@ -101,6 +108,31 @@ def test_a_target_that_is_met_says_what_may_be_saved(tmp_path: Path) -> None:
     assert savings(replace(likely, limits=(*met, top_k)))[-1] == safe
     unsafe = tuple(replace(limit, cautious_value=None) for limit in met)
     assert savings(replace(likely, limits=unsafe))[-1] == "to be safe: no single one of the things below is enough"
+
+
+def test_a_setting_that_makes_it_safe_is_named_and_is_no_change(tmp_path: Path) -> None:
+    """The target is met: no heading of changes, but the LM-head predictor stands in what is safe."""
+    predictor = Change("LM-head predictor", "off", "on", 1.0, True, FAST, "lossy", "quality")
+    unsafe = replace(RAM, cautious_value=None)
+    likely = replace(examples.likely_plan(), limits=(unsafe,), changes=(predictor,))
+    safe = "to be safe: LM-head predictor on; what that costs in quality is not measured"
+    for text in (told(render_plan, likely), page_of(likely, tmp_path)):
+        assert safe in text
+        assert "What would reach" not in text
+        assert "single change" not in text
+
+
+def test_a_cap_beyond_what_the_device_leaves_is_said_first(tmp_path: Path) -> None:
+    """Before the target's reason, also where the model takes less and fits."""
+    result = replace(examples.resident_result(), memory=replace(examples.MEMORY, ram_cap_bytes=12 * GIB))
+    plan = replace(examples.resident_plan(), result=result, available_ram_bytes=7 * GIB)
+    first = "The RAM cap of 12.0 GiB is more than the 7.00 GiB that this device leaves to a program"
+    assert plan_reason(plan).startswith(f"{first}; the model takes 1.00 GiB of it and fits. Even the low end")
+    for text in (told(render_plan, plan), page_of(plan, tmp_path)):
+        assert text.index(first) < text.index("Even the low end")
+    floor = replace(examples.floor_plan(), available_ram_bytes=2**20)
+    assert plan_reason(floor).endswith("that this device leaves to a program.")
+    assert "more than" not in plan_reason(replace(plan, available_ram_bytes=12 * GIB))
 
 
 def test_more_ram_than_the_device_has_is_in_the_headline(tmp_path: Path) -> None:

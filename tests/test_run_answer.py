@@ -1,11 +1,15 @@
 """What `moeplan run` prints about the shipped model: nothing that did not happen, and no word without its meaning."""
 
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import assert_one_line
 
+from command_line.run_answer import render_run
+from reference_runtime.run_result import LayerTiming, RunResult
 from reference_runtime.runtime_options import find_model
 
 
@@ -42,7 +46,22 @@ def test_a_layout_that_was_asked_for_is_not_advised_against(moeplan, asked: list
     assert "--prepare" not in moeplan(*asked, "--layout", "split", "--ram-cap", "12MiB").out
 
 
+def test_the_share_hidden_is_one_figure_in_text_and_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of all tokens and layers with a miss, however many a layer has: not the mean of the layers' own shares."""
+    layer = LayerTiming(0, 2e-3, 1e-3, 0.0, 1e-3, 1.0, 0.9, 0.5)
+    layers = (layer, replace(layer, layer=1, hidden_frac=0.0, no_miss_frac=0.0))
+    conditions = dict.fromkeys(("decode", "cache", "layout", "reads", "routing", "kernels", "cpu"), "-")
+    result = RunResult(
+        [1], "", 1, 10, 10, 9.0, 1.0, 0, 11, 0.0, 11, 1 / 11, {"wait": 1e-3}, layers, 1, 2, None, {}, conditions
+    )
+    render_run(result, None)
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("hidden")]
+    assert len(told) == 2
+    assert all("9.1%" in line for line in told)
+
+
 def test_a_cap_that_is_too_small_says_what_it_takes(moeplan, asked: list[str]) -> None:
     """The cap is what was got; then the sum of what has to be resident, and what is missing."""
     told = moeplan(*asked, "--ram-cap", "1MiB")
     assert_one_line(told, "--ram-cap: must hold what has to be resident, got 1.00 MiB; it takes dense part", "missing")
+    assert re.search(r"\(prompts \d+ tokens? at a time\)", told.err)

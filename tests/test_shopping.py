@@ -1,5 +1,6 @@
 """Prices: the cheapest parts are those of all combinations tried one by one; a price list is read strictly."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -8,10 +9,11 @@ import pytest
 from conftest import assert_one_line, random_trace, tiny_model
 
 from hardware_profiles.catalog import load_profile
+from hardware_profiles.schema import HardwareProfile
 from moeplan.errors import InputError
 from simulator.inverse.caps import cap_runs
 from simulator.inverse.prices import Prices, load_prices
-from simulator.inverse.shopping import shopping
+from simulator.inverse.shopping import price_of_ram, shopping
 from simulator.inverse.speeds import Speeds
 from simulator.question import Question
 from simulator.simulate import simulate
@@ -28,11 +30,22 @@ compute: [{factor: 1.5, price: 3}]
 """
 
 
+def device(ram_bytes: int, kind: str = "NVMe PCIe 4 x4") -> HardwareProfile:
+    """A device that leaves so much RAM to a program, with a wide link to its storage."""
+    profile = load_profile("raspberry-pi-5-nvme")
+    size = math.ceil(profile.ram.os_reserved_bytes) + ram_bytes
+    parts = {
+        "ram": profile.ram.model_copy(update={"size": size}),
+        "storage": profile.storage.model_copy(update={"kind": kind}),
+    }
+    return profile.model_copy(update=parts)
+
+
 @pytest.fixture(scope="module")
 def question() -> Question:
-    """Three layers of eight experts, top-2, with hardly any cache."""
+    """Three layers of eight experts, top-2, with hardly any cache, in all the RAM that there is."""
     trace = random_trace(5, 60, 3, 8, 2, 8)
-    return Question(tiny_model(), load_profile("raspberry-pi-5-nvme"), trace, ram_cap_bytes=220 * KIB)
+    return Question(tiny_model(), device(220 * KIB), trace, ram_cap_bytes=220 * KIB)
 
 
 @pytest.fixture
@@ -99,7 +112,7 @@ def test_parts_that_lead_to_nothing_are_left_out(question: Question) -> None:
     found, wanted = (shopping(Speeds(question), each, target) for each in (useless, useful))
     assert found.purchases == wanted.purchases
     assert wanted.purchases
-    assert "4 of the list, no better than today's, left out" in found.grid
+    assert "4 of the list, no better than what is there, left out" in found.grid
     for is_cautious in (False, True):
         bought = [buy for buy in found.purchases if buy.is_cautious == is_cautious and not buy.note]
         speeds = [buy.tokens_per_s.low if is_cautious else buy.tokens_per_s.value for buy in bought]
@@ -107,16 +120,47 @@ def test_parts_that_lead_to_nothing_are_left_out(question: Question) -> None:
 
 
 def test_a_part_that_the_device_cannot_have_hides_none_that_it_can(question: Question) -> None:
-    """A cheap fast drive beyond the link stands there with its doubt, and so does dearer RAM."""
+    """Cheap RAM beyond the device's own stands there with its doubt, and so does a dearer drive."""
     prices = Prices(
-        schema_version=1, currency="EUR", ram=[{"ram_cap": "8 MiB", "price": 50.0}],
-        storage=[{"read": "3 GB/s", "price": 1.0}],
+        schema_version=1, currency="EUR", ram=[{"ram_cap": "8 MiB", "price": 1.0}],
+        storage=[{"read": "3 GB/s", "price": 50.0}],
     )  # fmt: skip
     target = 1.02 * simulated(question)[0]
     found = [buy for buy in shopping(Speeds(question), prices, target).purchases if not buy.is_cautious]
     assert [buy.price for buy in found] == [1.0, 50.0]
-    assert "PCIe 2 x1" in found[0].note
+    assert found[0].note == "more RAM than the 220 KiB that this device leaves"
     assert found[1].note == ""
+
+
+def test_parts_beyond_the_link_are_never_sold(question: Question) -> None:
+    """Left out with a line that says so; what the link carries is still offered."""
+    narrow = replace(question, profile=device(220 * KIB, "NVMe PCIe 2 x1"))
+    drives = [{"read": "480 MB/s", "price": 9.0}, {"read": "800 MB/s", "price": 1.0}, {"read": "3 GB/s", "price": 2.0}]
+    prices = Prices(schema_version=1, currency="EUR", storage=drives, compute=[{"factor": 99.0, "price": 1.0}])
+    target = simulated(replace(narrow, storage_read_bytes_per_s=470e6))[0]
+    shop = shopping(Speeds(narrow), prices, target)
+    value = next(buy for buy in shop.purchases if not buy.is_cautious)
+    assert (value.price, value.storage_read_bytes_per_s) == (9.0, 480e6)
+    assert all(buy.storage_read_bytes_per_s <= 500e6 for buy in shop.purchases)
+    link, ram = shop.left_out
+    assert link == "storage 800 MB/s, storage 3.00 GB/s: more than this device's PCIe 2 x1 carries (500 MB/s)"
+    assert ram == "CPU and RAM x 99: RAM of 1693 GB/s: faster than any sold today (819 GB/s)"
+    assert shopping(Speeds(question), prices, target).left_out == (ram,)
+
+
+@pytest.mark.parametrize("ram", [{"per_gib": 1000.0}, [{"ram_cap": "8 MiB", "price": 50.0}], ()])
+def test_ram_that_the_device_leaves_is_not_sold(question: Question, ram: object) -> None:
+    """However RAM is sold, a cap within what the device leaves costs nothing; one above it costs what is above."""
+    roomy = replace(question, profile=device(2 * 2**20))
+    prices = Prices(schema_version=1, currency="EUR", ram=ram, storage=[{"read": "3 GB/s", "price": 1.0}])
+    caps = [cap for run in cap_runs(Speeds(roomy), roomy) for cap in run if cap > question.cap_bytes]
+    target = simulated(replace(roomy, ram_cap_bytes=caps[len(caps) // 2]))[0] * (1 - 1e-9)
+    value = next(buy for buy in shopping(Speeds(roomy), prices, target).purchases if not buy.is_cautious)
+    least = next(cap for cap in caps if simulated(replace(roomy, ram_cap_bytes=cap))[0] >= target)
+    assert (value.price, value.ram_cap_bytes, value.note) == (0.0, least, "")
+    assert price_of_ram(prices, roomy, 2 * 2**20) == 0.0
+    above = {dict: 1000 * 2 / 1024, list: 50.0, tuple: None}[type(ram)]
+    assert price_of_ram(prices, roomy, 4 * 2**20) == (None if above is None else pytest.approx(above))
 
 
 def test_nothing_on_the_list_may_be_enough(question: Question, price_list: Path) -> None:
@@ -157,6 +201,8 @@ def test_the_command_reads_a_price_list(moeplan, tmp_path: Path, price_list: Pat
     price_list.write_text(LIST.replace("260 KiB", "1.4 GiB").replace("300 KiB", "2 GiB"), encoding="utf-8")
     told = moeplan(*base, "--target-tokens-per-s", "9", "--prices", str(price_list))
     assert told.status == 0
-    assert "9 tokens/s for 7.50 EUR above today's parts: 2.000 GiB of RAM, storage 419 MB/s" in told.out
+    out = " ".join(told.out.split())
+    assert "Nothing to buy for 9 tokens/s: 1." in out
+    assert "not for this device: storage 800 MB/s, storage 3.00 GB/s: more than this device's PCIe 2 x1" in out
     missing = moeplan(*base, "--target-tokens-per-s", "9", "--prices", str(tmp_path / "none.yaml"))
     assert_one_line(missing, "none.yaml", "must be a file")

@@ -3,7 +3,7 @@
 import pytest
 
 from hardware_profiles.catalog import load_profile, profile_names
-from simulator.inverse.sold import doubt_of_ram, doubt_of_storage, storage_ceiling
+from simulator.sold import doubt_of_ram, doubt_of_storage, storage_ceiling
 
 
 @pytest.mark.parametrize(

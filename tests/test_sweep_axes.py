@@ -1,5 +1,6 @@
 """What a sweep is: lists, ranges and `own` on the command line and in YAML; chunks hold every scenario once."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,15 @@ def test_a_bad_yaml_is_refused(tmp_path: Path, line: str, word: str) -> None:
     file.write_text(f"schema_version: 1\n{line}\nmodel: m\nhardware: h\n")
     with pytest.raises(InputError, match=word):
         define(file, {}, {})
+
+
+def test_a_value_given_twice_is_told_as_it_was_typed() -> None:
+    """No number of bytes that nobody typed."""
+    for text, got in (
+        ("1GiB, 1GiB", "got 1GiB twice"),
+        ("1GiB,1024MiB", "got 1GiB and 1024MiB, which have a value in common"),
+        ("own,own", "got own twice"),
+        ("1GiB..4GiB:3,2GiB", "got 1GiB..4GiB:3 and 2GiB, which have"),
+    ):
+        with pytest.raises(InputError, match=re.escape(got)):
+            parsed("ram_cap", text)

@@ -7,16 +7,17 @@ from reports.alike import alike, merged
 from reports.grid import as_grids
 from reports.sweep_charts import charts
 from reports.sweep_findings import effects, fastest, split
+from reports.sweep_gathered import cannot, sweep_warnings
 from reports.sweep_wording import (
-    cannot,
     effect_rows,
     map_finding,
     sweep_headline,
     sweep_question,
     sweep_reasons,
     sweep_tone,
-    sweep_warnings,
 )
+from reports.wording import number
+from traces.synthetic import adapt, synthesize
 
 
 def reasons(rows: list, target: float | None = None) -> str:
@@ -171,7 +172,7 @@ def test_where_the_target_is_met() -> None:
     first = sweep_reasons(sweep, 4.0)[0]
     assert first.startswith("With the least RAM: RAM cap 2 GiB, storage read 4 GB/s, 4.00 tokens/s.")
     assert first.endswith("Of those that reach it, 1 with the low end of the 80 % interval too.")
-    assert sweep_headline(sweep, 8.0) == "Yes: 1 of 6 scenarios reaches 8 tokens/s"
+    assert sweep_headline(sweep, 8.0) == "Likely: 1 of 6 scenarios reaches 8 tokens/s"
     assert [sweep_tone(sweep, target) for target in (4.0, 8.0, 9.0)] == ["yes", "likely", "no"]
 
 
@@ -226,3 +227,72 @@ def test_numbers_in_names_are_no_numbers() -> None:
     assert merged(["must be 1,024, got 'a'", "must be 8, got 'b'", "must be 8, got 'a'"]) == (
         "must be 8 to 1,024, got 'a', 'b'"
     )
+
+
+def test_the_fastest_has_its_speed_where_the_headline_has_another_number() -> None:
+    """Beside a target that is reached the headline counts scenarios."""
+    rows = [row(10, ram_cap_bytes=GIB), row(26.1, ram_cap_bytes=2 * GIB)]
+    assert "Fastest: 26.1 tokens/s (80 % interval 20.9 to 31.3) with RAM cap 2 GiB." in reasons(rows, 20.0)
+    assert "Fastest with RAM cap 2 GiB (80 % interval" in reasons(rows)
+    assert "Fastest with RAM cap 2 GiB (80 % interval" in reasons(rows, 30.0)
+
+
+def test_of_several_that_need_as_little_the_fastest_is_named() -> None:
+    """What a device's own storage delivers is no need of the question."""
+    rows = [
+        row(26.1, device="slow", ram_cap_bytes=4 * GIB, storage_read_bytes_per_s=4e8),
+        row(32.1, device="quick", ram_cap_bytes=4 * GIB, storage_read_bytes_per_s=2e9),
+        row(5, device="quick", ram_cap_bytes=GIB, storage_read_bytes_per_s=2e9),
+    ]
+    first = sweep_reasons(split(rows), 20.0)[0]
+    assert first.startswith("With the least RAM: device quick, RAM cap 4 GiB, 32.1 tokens/s.")
+    storages = [row(speed, storage_read_bytes_per_s=speed * 1e8) for speed in (10, 20, 30)]
+    assert sweep_reasons(split(storages), 15.0)[0].startswith("With the slowest storage: storage read 2 GB/s, 20.0")
+
+
+def test_a_bound_is_not_among_the_scenarios_that_could_reach_a_target() -> None:
+    """Two of two, not two of four; one whose low end misses it is likely, not sure."""
+    rows = [each for cap in (1, 2) for each in (row(10 * cap, ram_cap_bytes=cap * GIB), bound(50, ram_cap_bytes=cap))]
+    assert sweep_headline(split(rows), 5.0) == "Yes: all 2 scenarios reach 5 tokens/s"
+    assert sweep_headline(split(rows), 18.0) == "Likely: 1 of 2 scenarios reaches 18 tokens/s"
+    assert sweep_tone(split(rows), 18.0) == "likely"
+
+
+def test_models_that_were_refused_do_not_vanish() -> None:
+    """They are in the question and in the count, and the reason stands below the headline."""
+    rows = [row(10 * cap, ram_cap_bytes=cap * GIB) for cap in (1, 2)]
+    rows += [failed("--trace: must fit", model="other", ram_cap_bytes=cap * GIB) for cap in (1, 2)]
+    sweep = split(rows)
+    assert sweep_question(sweep, PRINT) == "How fast do 2 models run on Board (8 GB), by RAM cap?"
+    assert sweep_headline(sweep, 15.0) == "Yes: 1 of 4 scenarios reaches 15 tokens/s"
+    assert "2 of 4 scenarios could not be asked (model other): --trace: must fit." in reasons(rows, 15.0)
+    rows += [failed("--threads: must be 4", model="third", n_threads=3)]
+    assert "could not be asked (model other and third" not in reasons(rows)
+    assert "for 2 reasons that stand below." in reasons(rows)
+
+
+def test_what_is_the_same_in_everything_is_one_row_and_numbers_ascend() -> None:
+    """`own` beside the value that it is; the device's own RAM stands where its size belongs."""
+    rows = [row(cap, ram_cap_bytes=int(cap * GIB)) for cap in (1, 2, 4, 8, 7.2)]
+    sweep = split([*rows, rows[0]])
+    assert [each.ram_cap_bytes / GIB for each in sweep.told] == pytest.approx([1, 2, 4, 7.2, 8])
+    blank = failed("no", model="other", ram_cap_bytes=0)
+    assert effect_rows(split([*rows, blank]))[0].tried == "1 GiB to 8 GiB"
+
+
+def test_adapted_traces_of_several_top_ks_are_one_warning() -> None:
+    """The numbers stand alone, so they are told as a range."""
+    made = synthesize(
+        n_tokens=8, n_prefill=2, n_moe_layers=4, n_experts=8, top_k=2, zipf=0.5, repeat_frac=0.5, seed=0
+    )  # fmt: skip
+    rows = []
+    for k in (1, 2, 3, 4):
+        text = adapt(made, layer_ids=tuple(range(6)), n_experts=16, top_k=k).header.conditions["adapted"]
+        rows.append(row(10, top_k=k, warnings=f"The trace was adapted: {text}."))
+    (told,) = sweep_warnings(split(rows))
+    assert "2 a token, to 6 x 16, 1 to 4 a token:" in told
+
+
+def test_three_digits_and_never_four() -> None:
+    """What rounds up to one is written as one."""
+    assert [number(value) for value in (0.9994, 0.9996, 9.996, 0.0104)] == ["0.999", "1.00", "10.0", "0.010"]

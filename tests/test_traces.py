@@ -157,6 +157,6 @@ def test_an_adapted_trace_is_valid_and_says_so(trace: RoutingTrace) -> None:
     """Stretching gives distinct experts of the wanted shape and a label; an impossible shape is refused."""
     adapted = adapt(trace, layer_ids=tuple(range(5)), n_experts=16, top_k=3)
     assert adapted.expert_ids.shape == (40, 5, 3)
-    assert "5 x 16, top-3" in adapted.header.conditions["adapted"]
+    assert "5 x 16, 3 a token" in adapted.header.conditions["adapted"]
     with pytest.raises(InputError, match="multiple of 8 experts"):
         adapt(trace, layer_ids=(0,), n_experts=12, top_k=2)

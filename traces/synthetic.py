@@ -72,28 +72,32 @@ def adapt(trace: RoutingTrace, *, layer_ids: tuple[int, ...], n_experts: int, to
     A labelled stand-in of a larger shape: blocks of experts take their choices from different recorded layers.
 
     The experts are cut into blocks of the trace's n_experts; block b of layer i follows recorded layer
-    (i + b * n_layers / n_blocks) modulo the trace's layers and gives an equal part of the top-k.
+    (i + b * n_layers / n_blocks) modulo the trace's layers and gives an equal part of the top-k.  What is left over of
+    it goes to the blocks from one on that moves from token to token with the routing of another recorded layer: every
+    block is used, with a recording's locality.  A trace that differs in its top-k alone is cut, see cut_rows.
     Raises InputError where the shape cannot be made so.
     """
+    if (trace.n_moe_layers, trace.header.n_experts) == (len(layer_ids), n_experts) and top_k < trace.top_k:
+        return cut_rows(trace, top_k, layer_ids)
     recorded, n_blocks = trace.header.n_experts, n_experts // trace.header.n_experts
-    if n_blocks < 1 or n_experts % recorded or top_k > n_blocks * trace.top_k:
+    if not can_adapt(trace, n_experts=n_experts, top_k=top_k):
         raise InputError(
             "--adapt-trace",
             f"must have a multiple of {recorded} experts and at most {trace.top_k} of each {recorded} active",
             f"{n_experts} experts, top-{top_k}",
             "make a trace of this shape with `moeplan trace synthesize`",
         )
-    shares = [top_k // n_blocks + (block < top_k % n_blocks) for block in range(n_blocks)]
     ids = np.empty((trace.n_tokens, len(layer_ids), top_k), dtype=np.int16)
+    blocks, ranks = np.arange(n_blocks), np.arange(-(-top_k // n_blocks))
     for index in range(len(layer_ids)):
-        parts = []
-        for block, share in enumerate(shares):
-            source = (index + block * max(1, trace.n_moe_layers // n_blocks)) % trace.n_moe_layers
-            parts.append(trace.expert_ids[:, source, :share] + block * recorded)
-        ids[:, index] = np.concatenate(parts, axis=1)
+        sources = (index + blocks * max(1, trace.n_moe_layers // n_blocks)) % trace.n_moe_layers
+        found = trace.expert_ids[:, sources, : len(ranks)] + (blocks * recorded).astype(np.int16)[:, None]
+        first = trace.expert_ids[:, (index + 1) % trace.n_moe_layers, 0, None] % n_blocks  # (n_tokens, 1)
+        shares = top_k // n_blocks + ((blocks - first) % n_blocks < top_k % n_blocks)  # (n_tokens, n_blocks)
+        ids[:, index] = found[ranks < shares[:, :, None]].reshape(trace.n_tokens, top_k)
     adapted = (
-        f"from {trace.n_moe_layers} MoE layers x {recorded} experts, top-{trace.top_k} to {len(layer_ids)} x "
-        f"{n_experts}, top-{top_k}: blocks of experts follow different recorded layers"
+        f"from {trace.n_moe_layers} MoE layers x {recorded} experts, {trace.top_k} a token, to {len(layer_ids)} x "
+        f"{n_experts}, {top_k} a token: blocks of experts follow different recorded layers"
     )
     header = replace(
         trace.header,
@@ -102,6 +106,21 @@ def adapt(trace: RoutingTrace, *, layer_ids: tuple[int, ...], n_experts: int, to
         conditions={**trace.header.conditions, "adapted": adapted},
     )
     return replace(trace, header=header, expert_ids=ids, weights=None, predicted={})
+
+
+def can_adapt(trace: RoutingTrace, *, n_experts: int, top_k: int) -> bool:
+    """Whether adapt can stretch the trace over so many experts a layer and a token."""
+    return n_experts % trace.header.n_experts == 0 and top_k <= n_experts // trace.header.n_experts * trace.top_k
+
+
+def cut_rows(trace: RoutingTrace, top_k: int, layer_ids: tuple[int, ...]) -> RoutingTrace:
+    """The first top_k experts of each row, labelled: what a smaller top-k would take where rows begin with the best."""
+    text = (
+        f"each row of {trace.top_k} experts to its first {top_k}, the best ones where a runtime of ours recorded them; "
+        "a model that runs so would route a little differently"
+    )
+    header = replace(trace.header, layer_ids=layer_ids, conditions={**trace.header.conditions, "cut": text})
+    return replace(trace, header=header, expert_ids=trace.expert_ids[:, :, :top_k], weights=None, predicted={})
 
 
 def made_up_header(model: str, n_experts: int, layer_ids: Iterable[int], engine: str, numbers: str) -> TraceHeader:

@@ -9,7 +9,7 @@ device cannot have, or nobody sells.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from moeplan.quantity import format_bytes, format_rate
+from moeplan.quantity import format_bytes, format_bytes_up, format_rate, format_rate_up
 from simulator.inverse.caps import CapGrid
 from simulator.inverse.prices import Prices
 from simulator.inverse.proofs import (
@@ -19,7 +19,6 @@ from simulator.inverse.proofs import (
 )
 from simulator.inverse.search import first_reaching
 from simulator.inverse.shopping import price_of_compute, price_of_ram, price_of_storage
-from simulator.inverse.sold import doubt_of_ram, doubt_of_storage
 from simulator.inverse.speeds import Speeds
 from simulator.inverse.storage_grid import rate_grid
 from simulator.plan_result import CHANGE_KINDS, Change, ChangeKind, Limit
@@ -27,6 +26,7 @@ from simulator.policies import POLICIES
 from simulator.prefetch import default_prefetch
 from simulator.question import Question, available_ram_bytes, question_rates
 from simulator.result import Result
+from simulator.sold import doubt_of_ram, doubt_of_storage
 
 COMPUTE_FACTORS = tuple(min(64.0, 1.01**power) for power in range(419))  # steps of 1 %; beyond is out of reach
 STORAGE_STEPS = (1.5, 2.0, 3.0, 4.0, 6.0)  # factors on the storage's speed that are tried together with more RAM
@@ -36,15 +36,23 @@ def changes(
     speeds: Speeds, target: float, result: Result, limits: tuple[Limit, ...], prices: Prices | None
 ) -> tuple[Change, ...]:
     """
-    Single changes, and RAM and storage together, those that reach the target first; none where it is met already.
+    Single changes, and RAM and storage together, those that reach the target first.
 
+    Where the value meets it already: the settings with which the low end of the interval does too, none where it does.
     limits: of the same question and target, which say what other top-k and quantisation would do.
     """
     if result.tokens_per_s is not None and result.tokens_per_s.value >= target:
-        return ()
+        return () if result.tokens_per_s.low >= target else tuple(_safe_settings(speeds, target))
     if result.reason == "storage_capacity":
         return (_more_storage_space(speeds, target),)
     return tuple(sorted(_all_changes(speeds, target, result, limits, prices), key=_order))
+
+
+def _safe_settings(speeds: Speeds, target: float) -> Iterator[Change]:
+    """Settings with which the low end of the interval meets the target, those that cost nothing first."""
+    for change in (*_setting_changes(speeds, target), *_predictor(speeds, target)):
+        if change.tokens_per_s is not None and change.tokens_per_s.low >= target:
+            yield change
 
 
 def _order(change: Change) -> tuple[bool, int, bool, float, float]:
@@ -62,11 +70,13 @@ def _all_changes(
     yield from _quality_changes(speeds, limits)
     if result.verdict != "resident":
         search = RamSearch(speeds)
-        yield search.change(target, prices)
+        ram = search.change(target, prices)
+        yield ram
+        yield from search.all_experts(target)
         if runs:
             yield _faster_storage(speeds, target, prices)
-            both = ram_and_storage(search, target, prices)
-            if both is not None:
+            both, is_free = ram_and_storage(search, target, prices), ram.reaches and ram.kind == "setting"
+            if both is not None and not (is_free and both.kind == "other_device"):
                 yield both
     if runs:
         yield faster_compute(speeds, target, prices)
@@ -151,15 +161,28 @@ class RamSearch:
         found, now = self.least_bytes(self.question, target), self.question.cap_bytes
         wanted = self._grid.caps[-1] if found is None else found
         changed = replace(self.question, ram_cap_bytes=wanted)
-        kind, note = _part(beyond_device(self.question, wanted))
-        price = None if prices is None else price_of_ram(prices, now, wanted)
-        if not note and price is None:  # RAM that is there and was not asked to have a price
-            available = format_bytes(available_ram_bytes(self.question.profile))
-            kind, note = "setting", f"within the {available} that this device leaves"
+        doubt = beyond_device(self.question, wanted)
+        kind: ChangeKind = "other_device" if doubt else "setting"  # RAM that is there costs nothing
+        price = None if prices is None or not doubt else price_of_ram(prices, self.question, wanted)
         return _one(
-            self.speeds, changed, target, kind, "RAM cap", format_bytes(now), format_bytes(wanted), wanted / now, note,
-            price,
+            self.speeds, changed, target, kind, "RAM cap", format_bytes(now), format_bytes_up(wanted), wanted / now,
+            doubt or self._within, price,
         )  # fmt: skip
+
+    def all_experts(self, target: float) -> Iterator[Change]:
+        """All experts in RAM, where the device has room for them and fewer reach the target too: the safer change."""
+        found, most, now = self.least_bytes(self.question, target), self._grid.caps[-1], self.question.cap_bytes
+        if found is None or found == most or beyond_device(self.question, most):
+            return
+        changed = replace(self.question, ram_cap_bytes=most)
+        after, note = format_bytes_up(most), f"no expert is read twice; {self._within}"
+        yield _one(
+            self.speeds, changed, target, "setting", "all experts in RAM", format_bytes(now), after, most / now, note
+        )
+
+    @property
+    def _within(self) -> str:
+        return f"within the {format_bytes(available_ram_bytes(self.question.profile))} that this device leaves"
 
 
 def beyond_device(question: Question, wanted_bytes: int) -> str:
@@ -190,9 +213,11 @@ def ram_and_storage(search: RamSearch, target: float, prices: Prices | None = No
     _, ratio, factor, cap, doubts = min(found)
     rate = factor * current
     changed = replace(question, ram_cap_bytes=cap, storage_read_bytes_per_s=rate)
-    before, after = f"{format_bytes(now)}, {format_rate(current)}", f"{format_bytes(cap)}, {format_rate(rate)}"
+    before, after = f"{format_bytes(now)}, {format_rate(current)}", f"{format_bytes_up(cap)}, {format_rate_up(rate)}"
     kind, note = _part(*doubts)
-    price = None if prices is None else _sum(price_of_ram(prices, now, cap), price_of_storage(prices, rate))
+    price = None
+    if prices is not None:
+        price = _sum(price_of_ram(prices, question, cap), price_of_storage(prices, question.profile, rate))
     return _one(
         search.speeds, changed, target, kind, "RAM cap and storage read", before, after, ratio, note, price
     )  # fmt: skip
@@ -211,7 +236,7 @@ def _more_storage_space(speeds: Speeds, target: float) -> Change:
     wanted, free = speeds.prepared(question).plan.memory.storage_bytes, storage.free_space
     room = storage.model_copy(update={"free_space": free.model_copy(update={"value": float(wanted)})})
     changed = replace(question, profile=question.profile.model_copy(update={"storage": room}))
-    before, after, ratio = format_bytes(free.value), format_bytes(wanted), wanted / max(1.0, free.value)
+    before, after, ratio = format_bytes(free.value), format_bytes_up(wanted), wanted / max(1.0, free.value)
     note = "without it the model cannot run at all"
     roomy = Speeds(changed, speeds.n_samples, speeds.seed)
     return _one(roomy, changed, target, "hardware", "free storage", before, after, ratio, note)
@@ -231,9 +256,9 @@ def _faster_storage(speeds: Speeds, target: float, prices: Prices | None) -> Cha
     changed = replace(question, storage_read_bytes_per_s=wanted)
     kind, doubt = _part(doubt_of_storage(question.profile, wanted))
     return _one(
-        speeds, changed, target, kind, "storage read", format_rate(current), format_rate(wanted), wanted / current,
+        speeds, changed, target, kind, "storage read", format_rate(current), format_rate_up(wanted), wanted / current,
         doubt or "sequential read; latencies as they are",
-        None if prices is None else price_of_storage(prices, wanted),
+        None if prices is None else price_of_storage(prices, question.profile, wanted),
     )  # fmt: skip
 
 

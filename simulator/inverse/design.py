@@ -27,9 +27,10 @@ from simulator.model.spec import ModelSpec
 from simulator.plan_result import Design, DesignResult
 from simulator.prefetch import NONE, default_prefetch
 from simulator.question import Prepared, Question, available_ram_bytes
-from simulator.result import Interval, Verdict
-from simulator.small_print import small_print
-from simulator.sweeps.definition import N_SWEEP_SAMPLES
+from simulator.result import MemoryResult, Verdict
+from simulator.simulate import N_SAMPLES
+from simulator.small_print import small_print, storage_doubt
+from simulator.sold import doubt_of_storage
 from simulator.timeline import Timeline
 from traces.routing_trace import RoutingTrace
 
@@ -78,7 +79,7 @@ def design(
     last: Prepared | None = None
     for done, model in enumerate(models, 1):
         asked = replace(question, model=model, trace=routing.of(model, seed))
-        speeds = Speeds(asked, N_SWEEP_SAMPLES, seed)
+        speeds = Speeds(asked, N_SAMPLES, seed)
         last = speeds.prepared(asked)
         designs.append(_design(speeds, holds_frac, seed))
         on_shape(done, len(models))
@@ -110,6 +111,7 @@ def _design(speeds: Speeds, holds_frac: float, seed: int) -> Design:
         "expert_bytes": model_size.expert_bytes(model),
         "storage_bytes": prepared.plan.memory.storage_bytes,
         "n_slots": prepared.plan.n_slots,
+        "all_in_ram_bytes": _all_in_ram_bytes(prepared.plan.memory),
         "is_recorded": "synthetic" not in question.trace.header.conditions,
     }
     verdict: Verdict = prepared.plan.verdict
@@ -129,10 +131,7 @@ def _design(speeds: Speeds, holds_frac: float, seed: int) -> Design:
         row_prefetch_s=_row_read_s(speeds),
         hidden_frac=None if hidden is None else hidden.value,
         hidden_low_frac=None if hidden is None else hidden.low,
-        holds_from_bytes_per_s=None if hidden is None else _holds_from(speeds, holds_frac, lambda share: share.value),
-        holds_safely_from_bytes_per_s=None
-        if hidden is None
-        else _holds_from(speeds, holds_frac, lambda share: share.low),
+        **({} if hidden is None else _least_storage(speeds, holds_frac)),
         tokens_per_s=speeds.interval(question),
         no_locality_tokens_per_s=_without_locality(question, seed),
     )
@@ -166,17 +165,41 @@ def _row_read_s(speeds: Speeds) -> float:
     return float(read_table(scenario.rates, scenario.layout, 0 if experts is None else experts.top_k)[-1])
 
 
-def _holds_from(speeds: Speeds, holds_frac: float, end: Callable[[Interval], float]) -> float | None:
-    """The least storage speed of the grid with which that end of the hidden share is enough, None where none is."""
+def _all_in_ram_bytes(memory: MemoryResult) -> int:
+    """The RAM cap from which all experts fit beside the rest, with no buffers to read into."""
+    return memory.dense_bytes + memory.kv_bytes + memory.activation_bytes + memory.all_experts_bytes
+
+
+def _least_storage(speeds: Speeds, holds_frac: float) -> dict[str, Any]:
+    """The least storage speeds with which it holds, as predicted and safely, and why nobody can have them."""
+
+    def share(question: Question) -> float:
+        totals = speeds.totals(question)
+        assert totals is not None
+        return totals.n_hidden / totals.n_missed
+
+    def low_share(question: Question) -> float:
+        hidden = speeds.hidden_frac(question)
+        assert hidden is not None
+        return hidden.low
+
+    found: dict[str, Any] = {}
+    for name, end in (("holds_from", share), ("holds_safely_from", low_share)):
+        rate = _holds_from(speeds, holds_frac, end)
+        found[f"{name}_bytes_per_s"] = rate
+        found[f"{name}_doubt"] = "" if rate is None else doubt_of_storage(speeds.question.profile, rate)
+    return found
+
+
+def _holds_from(speeds: Speeds, holds_frac: float, share: Callable[[Question], float]) -> float | None:
+    """The least storage speed of the grid, up to what the RAM sustains, with which the share is enough, or None."""
     question = speeds.question
-    rates = rate_grid(question.profile.ram.peak_bandwidth.value)
-
-    def holds(rate: float) -> bool:
-        share = speeds.hidden_frac(replace(question, storage_read_bytes_per_s=rate))
-        assert share is not None
-        return end(share) >= holds_frac
-
-    return first_reaching([rates], holds, is_monotone=faster_storage_never_slower(speeds, question))
+    rates = rate_grid(question.profile.ram.gemv_bandwidth.value)
+    return first_reaching(
+        [rates],
+        lambda rate: share(replace(question, storage_read_bytes_per_s=rate)) >= holds_frac,
+        is_monotone=faster_storage_never_slower(speeds, question),
+    )
 
 
 def _without_locality(question: Question, seed: int) -> float:
@@ -195,7 +218,7 @@ def _print(wish: Wish, last: Prepared, routing: Routing, seed: int) -> dict[str,
         + f"active is counted as {like.active_convention.replace('_', ' ')}",
     }
     conditions |= {
-        name: text for name, text in small_print(last, "fast", N_SWEEP_SAMPLES, seed).items() if name not in NOT_COMMON
+        name: text for name, text in small_print(last, "fast", N_SAMPLES, seed).items() if name not in NOT_COMMON
     }
     given = "" if routing.trace is None else f"the trace of {routing.trace.header.model} where its shape fits; else "
     conditions["routing"] = f"{given}made up for each shape: {routing.locality.text}"
@@ -214,9 +237,10 @@ def _warnings(last: Prepared) -> tuple[str, ...]:
             f"The RAM cap of {format_bytes(question.cap_bytes)} is more than the {format_bytes(available)} that "
             f"{question.profile.title} leaves to a program: a design that takes more than that cannot run on it."
         )
+    link = storage_doubt(question)
     unknown = "No such model exists: its routing, and what it can do, are not known; the interval covers neither."
     late = f"{_why_unhidden(last.question)}, so nothing is hidden: what holds is what a prefetch before it would hide."
-    return (*ram, unknown, *([late] if last.question.prefetch == NONE else ()))
+    return (*ram, *([link] if link else ()), unknown, *([late] if last.question.prefetch == NONE else ()))
 
 
 def _why_unhidden(question: Question) -> str:

@@ -1,30 +1,36 @@
 """
 The Pareto front of RAM against storage speed: for every RAM cap of a grid the least speed that meets a target.
+
+The grid is coarse in RAM; the least caps at the device's own storage speed, which the limits found, are put into it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from moeplan.quantity import format_bytes, format_rate
 from simulator.inverse.caps import CapGrid
 from simulator.inverse.proofs import faster_storage_never_slower
 from simulator.inverse.search import first_reaching, thinned
-from simulator.inverse.sold import doubt_of_storage
 from simulator.inverse.speeds import Speeds
 from simulator.inverse.storage_grid import rate_grid
 from simulator.plan_result import Front, FrontPoint
-from simulator.question import Question, available_ram_bytes
+from simulator.question import Question, available_ram_bytes, question_rates
+from simulator.sold import doubt_of_storage
 
 N_FRONT_CAPS = 33  # RAM caps from the floor to all experts: 3 % of them a step
 
 Speed = Callable[[Question], float]
 
 
-def pareto_front(speeds: Speeds, target: float) -> Front:
-    """The points that no other point of the grid beats in both RAM and storage, central and cautious."""
+def pareto_front(speeds: Speeds, target: float, exact_caps: Iterable[int] = ()) -> Front:
+    """
+    The points that no other point of the grid beats in both RAM and storage, central and cautious.
+
+    exact_caps: RAM caps that are tried beside those of the grid.
+    """
     question = speeds.question
-    caps = thinned(CapGrid(speeds, question).caps, N_FRONT_CAPS)
-    rates = rate_grid(question.profile.ram.peak_bandwidth.value)
+    caps = sorted({*thinned(CapGrid(speeds, question).caps, N_FRONT_CAPS), *exact_caps})
+    rates = front_rates(question)
     is_monotone = faster_storage_never_slower(speeds, question)
     speeds.decide([replace(question, ram_cap_bytes=cap) for cap in caps])
 
@@ -56,6 +62,12 @@ def pareto_front(speeds: Speeds, target: float) -> Front:
         available_ram_bytes(question.profile),
         question.start == "warm",
     )
+
+
+def front_rates(question: Question) -> list[float]:
+    """Ascending storage speeds in bytes per second: the grid's, and the question's own."""
+    own = question_rates(question).sequential_read_bytes_per_s
+    return sorted({*rate_grid(question.profile.ram.peak_bandwidth.value), own})
 
 
 def _with_rate(question: Question, speed: Speed, target: float) -> Callable[[float], bool]:

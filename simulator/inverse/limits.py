@@ -15,15 +15,14 @@ from simulator.inverse.caps import CapGrid, floor_bytes
 from simulator.inverse.proofs import faster_storage_never_slower, more_slots_never_slower
 from simulator.inverse.routing import Locality, locality_of, routing_for, routing_text, same_every_token
 from simulator.inverse.search import first_reaching, thinned
-from simulator.inverse.sold import doubt_of_storage
 from simulator.inverse.speeds import Speeds
 from simulator.inverse.storage_grid import rate_grid
 from simulator.model.size import file_bytes
-from simulator.model.spec import ModelSpec, with_quantisation, with_top_k
+from simulator.model.spec import with_quantisation, with_top_k
 from simulator.plan_result import Limit, Search
 from simulator.question import Question, available_ram_bytes, question_rates
 from simulator.result import Interval
-from traces.routing_trace import RoutingTrace
+from simulator.sold import doubt_of_storage
 
 CONTEXT_STEP = 256  # tokens
 FEW_CONTEXTS = 24  # where each has to be tried
@@ -225,7 +224,7 @@ def top_k_limit(speeds: Speeds, target: float) -> Limit:
 
     @lru_cache(maxsize=MAX_ASKED)
     def ask(top_k: int) -> Asked:
-        routing = routing_for(with_top_k(model, top_k), trace, locality, speeds.seed)
+        routing = routing_for(with_top_k(model, top_k), trace, locality, speeds.seed, question.recorded)
         changed = unmissed(top_k).with_routing(routing)
         return Asked(changed, changed.question)
 
@@ -242,7 +241,7 @@ def top_k_limit(speeds: Speeds, target: float) -> Limit:
         sense="largest",
         today=own,
         grid=f"{len(values)} values from {values[-1]} down to 1{why}",
-        note=_top_k_note(found, model, trace, locality, "" if possible else _why_not(unmissed(values[0]))),
+        note=_top_k_note(found, question, locality, "" if possible else _why_not(unmissed(values[0]))),
     )
 
 
@@ -252,12 +251,16 @@ def _why_not(speeds: Speeds) -> str:
     return "it does not fit the RAM cap" if prepared.scenario is None else "compute alone is too slow"
 
 
-def _top_k_note(found: Found[int], model: ModelSpec, trace: RoutingTrace, locality: Locality, why_none: str) -> str:
+def _top_k_note(found: Found[int], question: Question, locality: Locality, why_none: str) -> str:
     """Why there is none, or which routing the answers are for."""
     if why_none:
         return f"even with one expert a token {why_none}"
     values = [value for value in (found.value, found.cautious_value) if value is not None]
-    told = dict.fromkeys(routing_text(with_top_k(model, value), trace, locality) for value in values)
+    model, trace = question.model, question.trace
+    assert trace is not None
+    told = dict.fromkeys(
+        routing_text(with_top_k(model, value), trace, locality, question.recorded) for value in values
+    )  # fmt: skip
     routing = f"routing: {' and '.join(told)}; " if told else ""
     return f"{routing}another top-k than the trained one changes the output"
 

@@ -3,12 +3,12 @@ Prices of parts, as a person writes them down in a small YAML file:
 
     schema_version: 1
     currency: EUR
-    ram: {per_gib: 5}                      # every GiB of RAM cap above today's; or parts to choose from:
+    ram: {per_gib: 5}                      # every GiB above what the device leaves; or parts to choose from:
     # ram: [{ram_cap: "4 GiB", price: 20}, {ram_cap: "8 GiB", price: 45}]
     storage: [{read: "800 MB/s", price: 15}, {read: "3.5 GB/s", price: 60}]
     compute: [{factor: 1.5, price: 80}]    # CPU and RAM bandwidth together
 
-What the device has today costs nothing.
+What the device has costs nothing: a RAM cap within what it leaves to a program, its storage and its processor.
 """
 
 import re
@@ -38,14 +38,14 @@ Price = Annotated[float, BeforeValidator(_no_text), Field(ge=0, le=1e12, allow_i
 
 
 class RamPart(_Frozen):
-    """A RAM cap in bytes, and what it costs more than today's."""
+    """A RAM cap in bytes, and what it costs more than the device's own RAM."""
 
     ram_cap: ByteSize
     price: Price
 
 
 class RamPerGib(_Frozen):
-    """What a GiB above today's RAM cap costs; any size can be had."""
+    """What a GiB costs above the RAM that the device leaves to a program; any size can be had."""
 
     per_gib: Price
 

@@ -9,11 +9,15 @@ import numpy as np
 from simulator.model.spec import ModelSpec
 from traces.routing_trace import RoutingTrace
 from traces.statistics import adjacent_overlap
-from traces.synthetic import adapt, synthesize
+from traces.synthetic import adapt, can_adapt, cut_rows, synthesize
 
 N_PREFILL, N_DECODE = 64, 320  # tokens of made-up routing: the mean of 320 x the layers is what counts
 MAX_MADE_UP = 4096  # tokens, which then repeat: random numbers for more take longer than all the rest
 MAX_ZIPF = 3.0  # beyond this a few experts take everything
+AS_IS, CUT, ADAPTED, MADE_UP = (
+    "the trace as it is", "the first experts of each recorded row", "the recorded trace, adapted for that top-k",
+    "made up",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,31 +74,44 @@ def made_up(model: ModelSpec, locality: Locality, seed: int = 0, n_tokens: int =
     return replace(trace, header=replace(trace.header, layer_ids=model.moe_layer_ids))
 
 
-def routing_text(model: ModelSpec, trace: RoutingTrace, locality: Locality) -> str:
+def routing_text(
+    model: ModelSpec, trace: RoutingTrace, locality: Locality, recorded: RoutingTrace | None = None
+) -> str:
     """Where the routing for a model of some shape comes from."""
-    source = _source(model, trace)
-    return f"made up, {locality.text}" if source == "made up" else source
+    source = _source(model, trace, recorded)
+    return f"made up, {locality.text}" if source == MADE_UP else source
 
 
-def _source(model: ModelSpec, trace: RoutingTrace) -> str:
+def _source(model: ModelSpec, trace: RoutingTrace, recorded: RoutingTrace | None) -> str:
     assert model.experts is not None
-    wanted = (model.n_moe_layers, model.experts.n_experts)
-    if wanted != (trace.n_moe_layers, trace.header.n_experts) or model.experts.top_k > trace.top_k:
-        return "made up"
-    return "the trace as it is" if model.experts.top_k == trace.top_k else "the first experts of each recorded row"
+    fits = (model.n_moe_layers, model.experts.n_experts) == (trace.n_moe_layers, trace.header.n_experts)
+    if fits and model.experts.top_k == trace.top_k:
+        return AS_IS
+    if recorded is not None:  # rows that were put together from several layers are not cut, but made anew
+        can = can_adapt(recorded, n_experts=model.experts.n_experts, top_k=model.experts.top_k)
+        return ADAPTED if can else MADE_UP
+    return CUT if fits and model.experts.top_k < trace.top_k else MADE_UP
 
 
-def routing_for(model: ModelSpec, trace: RoutingTrace, locality: Locality, seed: int = 0) -> RoutingTrace:
+def routing_for(
+    model: ModelSpec, trace: RoutingTrace, locality: Locality, seed: int = 0, recorded: RoutingTrace | None = None
+) -> RoutingTrace:
     """
     The routing for a model of some shape: the trace, the first experts of its rows (the best ones, where a runtime of
     ours recorded them), or made up with the stated locality. The prompts and positions are the trace's.
+
+    recorded: what the trace was adapted from, None where it is as recorded; it is adapted anew where it can be.
     """
     assert model.experts is not None
-    source = _source(model, trace)
-    if source == "the trace as it is":
+    source = _source(model, trace, recorded)
+    if source == AS_IS:
         return trace
-    if source != "made up":
-        return adapt(trace, layer_ids=model.moe_layer_ids, n_experts=model.experts.n_experts, top_k=model.experts.top_k)
+    if source == CUT:
+        return cut_rows(trace, model.experts.top_k, model.moe_layer_ids)
+    if source == ADAPTED:
+        assert recorded is not None
+        shape = {"n_experts": model.experts.n_experts, "top_k": model.experts.top_k}
+        return adapt(recorded, layer_ids=model.moe_layer_ids, **shape)
     made = made_up(model, locality, seed, min(MAX_MADE_UP, max(trace.n_tokens, N_PREFILL)))
     ids = np.resize(made.expert_ids, (trace.n_tokens, *made.expert_ids.shape[1:]))  # cut, or repeated to the length
     header = replace(made.header, domains=trace.header.domains)

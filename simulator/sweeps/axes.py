@@ -60,15 +60,20 @@ def parse_axis(axis: Axis, text: str, where: str) -> tuple[Value, ...]:
 def parse_items(axis: Axis, items: Sequence[object], where: str) -> tuple[Value, ...]:
     """The values of single items, each a value, a range or `own`. Raises InputError, also for a value given twice."""
     values: list[Value] = []
+    texts: list[str] = []  # as they were typed
     for item in items:
-        values += _item(axis, item, where)
+        found = _item(axis, item, where)
+        values += found
+        texts += [str(item).strip()] * len(found)
     if not values:
         raise InputError(where, "must have a value", "none", "leave it out for the default")
     if len(values) > MAX_VALUES:
         raise InputError(where, f"must have at most {MAX_VALUES} values", len(values))
     if len(set(values)) < len(values):
-        twice = next(value for index, value in enumerate(values) if value in values[:index])
-        raise InputError(where, "must have every value once", f"{OWN if twice is None else twice} twice")
+        again = next(index for index, value in enumerate(values) if value in values[:index])
+        one, other = texts[values.index(values[again])], texts[again]
+        got = f"{one} twice" if one == other else f"{one} and {other}, which have a value in common"
+        raise InputError(where, "must have every value once", got)
     return tuple(values)
 
 

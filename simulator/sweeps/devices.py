@@ -14,8 +14,8 @@ from simulator.prefetch import PRE_ATTENTION
 from simulator.question import Question, device_rates, drawn_devices, with_what_ifs
 from simulator.result import Bound
 from simulator.scenario import Scenario
-from simulator.simulate import twice_as_fast
 from simulator.sweeps.scenarios import Cell
+from simulator.what_bounds import twice_as_fast
 
 Key = tuple[object, ...]
 Made = TypeVar("Made")
@@ -90,9 +90,9 @@ class Devices:
         """Central rates, the draws, and the device with each resource doubled in the order of BOUNDS."""
 
         def make() -> list[DeviceRates]:
-            drawn = [with_what_ifs(question, rates) for rates, _ in self._drawn(cell, question)]
-            twice = twice_as_fast(drawn[0])
-            return [*drawn, *(twice[bound] for bound in BOUNDS)]
+            devices = [rates for rates, _ in self._drawn(cell, question)]
+            twice = twice_as_fast(question, devices[0])
+            return [*(with_what_ifs(question, rates) for rates in devices), *(twice[bound] for bound in BOUNDS)]
 
         return self._once("rates", (*compute_key(cell), cell["storage_latency"], cell["storage_read"]), make)
 

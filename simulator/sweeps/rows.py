@@ -7,7 +7,7 @@ from functools import lru_cache
 from moeplan.errors import InputError
 from simulator.closed_form.replay import LeanReplay, lean_replay
 from simulator.model.spec import ModelSpec, with_quantisation, with_top_k
-from simulator.question import Question
+from simulator.question import Question, check_storage_read
 from simulator.result import SweepRow
 from simulator.sweeps.definition import SweepDefinition
 from simulator.sweeps.devices import Devices
@@ -23,6 +23,15 @@ class IndexedRow:
 
     scenario: int
     row: SweepRow
+
+
+def _refusal(question: Question) -> InputError | None:
+    """Why nobody can ask for such a storage."""
+    try:
+        check_storage_read(question)
+    except InputError as error:
+        return error
+    return None
 
 
 class ChunkRunner:
@@ -43,9 +52,13 @@ class ChunkRunner:
         except InputError as error:  # no scenario of the chunk can be asked
             return [IndexedRow(index, failed_row(cell, error)) for index, cell in cells]
         questions = [self._on(base, cell) for _, cell in cells]
+        refused = {place: why for place, asked in enumerate(questions) if (why := _refusal(asked)) is not None}
+        kept = [place for place in range(len(cells)) if place not in refused]
         devices = self._devices_of(cells[0][1], base)
-        found = cell_rows(questions, [cell for _, cell in cells], replay, devices)
-        return [IndexedRow(index, row) for (index, _), row in zip(cells, found, strict=True)]
+        found = cell_rows([questions[place] for place in kept], [cells[place][1] for place in kept], replay, devices)
+        rows = dict(zip(kept, found, strict=True))
+        rows |= {place: failed_row(cells[place][1], why, questions[place]) for place, why in refused.items()}
+        return [IndexedRow(index, rows[place]) for place, (index, _) in enumerate(cells)]
 
     def asked(self, cell: Cell) -> tuple[Question, LeanReplay]:
         """The question of one cell and what it replays. Raises InputError where nobody can ask it."""
@@ -89,13 +102,18 @@ class ChunkRunner:
         )
 
     def _adapt(self, name: str | None, model: ModelSpec) -> RoutingTrace | None:
+        """The trace for a model: as it is, cut where the sweep asks for a smaller top-k, adapted where it says so."""
         trace = self.inputs.traces[name]
-        if trace is None or not self.definition.adapt_trace or model.experts is None:
+        if trace is None or model.experts is None:
             return trace
-        shape = (model.n_moe_layers, model.experts.n_experts, model.experts.top_k)
-        if shape == (trace.n_moe_layers, trace.header.n_experts, trace.top_k):
+        shape = (model.n_moe_layers, model.experts.n_experts)
+        fits, top_k = shape == (trace.n_moe_layers, trace.header.n_experts), model.experts.top_k
+        if fits and top_k == trace.top_k:
             return trace
-        return adapt(trace, layer_ids=model.moe_layer_ids, n_experts=shape[1], top_k=shape[2])
+        asks_top_k = self.definition.axes["top_k"] != (None,)
+        if self.definition.adapt_trace or (fits and asks_top_k and top_k < trace.top_k):
+            return adapt(trace, layer_ids=model.moe_layer_ids, n_experts=shape[1], top_k=top_k)
+        return trace
 
     def _make_replay(self, name: str | None, model: ModelSpec, context: int | None) -> LeanReplay:
         trace = self._adapted(name, model)

@@ -18,7 +18,7 @@ from simulator.question import Prepared, Question, device_rates, prepare
 from simulator.result import Bound, SweepRow
 from simulator.scenario import Scenario
 from simulator.simulate import INTERVAL_FRAC
-from simulator.small_print import beyond_device, is_upper_bound, warnings_of
+from simulator.small_print import beyond_device, is_upper_bound, storage_doubt, warnings_of
 from simulator.sweeps.devices import BOUNDS, Devices, compute_key, storage_key
 from simulator.sweeps.scenarios import Cell
 
@@ -197,23 +197,31 @@ def _without_times(
     """The rows of all cells, their times still to be found; complete for those that cannot run or nobody can ask."""
     plans = {id(found): found for found in prepared if isinstance(found, Prepared)}
     texts = {key: _reason_and_warnings(found) for key, found in plans.items()}
+    of_storage = {
+        (cell["hardware"], cell["storage_read"]): question for cell, question in zip(cells, questions, strict=True)
+    }
+    doubts = {key: storage_doubt(question) for key, question in of_storage.items()}
     return [
         failed_row(cell, found, question)
         if isinstance(found, InputError)
-        else _row_without_times(cell, question, found, devices, *texts[id(found)])
+        else _row_without_times(
+            cell, question, found, devices, *texts[id(found)], doubts[cell["hardware"], cell["storage_read"]]
+        )
         for cell, question, found in zip(cells, questions, prepared, strict=True)
     ]
 
 
 def _reason_and_warnings(prepared: Prepared) -> tuple[str, str]:
-    """Why it cannot run, or cannot on the device as bought; and what a reader of its speed must not miss."""
+    """Why it cannot run, or cannot on the device as bought; and what a reader of its speed must not miss, whatever
+    the storage."""
     if prepared.scenario is None:
         return prepared.plan.arithmetic, ""
-    return beyond_device(prepared), "\n".join(warnings_of(prepared))
+    of_any_storage = replace(prepared, question=replace(prepared.question, storage_read_bytes_per_s=None))
+    return beyond_device(prepared), "\n".join(warnings_of(of_any_storage))
 
 
 def _row_without_times(
-    cell: Cell, question: Question, prepared: Prepared, devices: Devices, reason: str, warnings: str
+    cell: Cell, question: Question, prepared: Prepared, devices: Devices, reason: str, warnings: str, doubt: str
 ) -> SweepRow:
     """The inputs of a scenario that can be asked, its memory, and why it cannot run where it cannot."""
     plan, rates = prepared.plan, devices.central(cell, question)
@@ -235,7 +243,7 @@ def _row_without_times(
         storage_bytes=plan.memory.storage_bytes,
         resident_bytes=plan.memory.resident_bytes,
         is_upper_bound=is_upper_bound(question),
-        warnings=warnings,
+        warnings="" if prepared.scenario is None else "\n".join(filter(None, (warnings, doubt))),
     )
 
 
