@@ -186,7 +186,7 @@ def sweeps(draw: st.DrawFn) -> RandomSweep:
         st.fixed_dictionaries(
             {
                 "hardware": some(*PROFILES, most=2), "cache": some(*CACHES, most=2),
-                "storage_read": some(5e6, 5e7, 1e9, 2e10, None, most=2), "storage_latency": some(None, 1e-6, 1e-3),
+                "storage_read": some(5e6, 5e7, 1e9, 1.5e10, None, most=2), "storage_latency": some(None, 1e-6, 1e-3),
                 "prefetch": some("none", None, most=2), "layout": some("bundle", "split"),
                 "context": some(None, 0, 300, 4000), "quantisation": some(None, "q4_0"),
                 "ram_bandwidth": some(None, 1e7, 2e8), "flops": some(None, 1e7, 1e9),
