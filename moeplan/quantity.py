@@ -134,6 +134,11 @@ def format_signed(value: float, decimals: int = 0) -> str:
     return text if float(text) else text[1:]
 
 
+def format_signed_percent(fraction: float) -> str:
+    """'+3.1 %': a relative error."""
+    return f"{format_signed(100 * fraction, 1)} %"
+
+
 def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
     """
     In the largest unit in which the value is at least 1 after rounding: '1.00 GiB', never '1024 MiB'.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from moeplan.quantity import format_signed
+from moeplan.quantity import format_signed_percent
 
 TITLES = {"forecast": "forecast", "at state": "at the machine's state"}
 NOTHING = "–"
@@ -27,7 +27,7 @@ class TextTable:
 
 def percent(fraction: float | None) -> str:
     """'+3.1 %'."""
-    return NOTHING if fraction is None else f"{format_signed(100 * fraction, 1)} %"
+    return NOTHING if fraction is None else format_signed_percent(fraction)
 
 
 def plain_percent(fraction: float | None) -> str:

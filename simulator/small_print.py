@@ -3,6 +3,7 @@
 from moeplan.quantity import format_bytes, format_rate
 from simulator.memory import lap_slots
 from simulator.model.spec import ModelSpec
+from simulator.page_cache import PAGE_BYTES
 from simulator.policies import OFFLINE_POLICIES
 from simulator.prefetch import PREFETCH_POLICIES
 from simulator.question import Prepared, Question, available_ram_bytes
@@ -11,7 +12,6 @@ from simulator.scenario import WARM_UP_FRAC
 from simulator.sold import doubt_of_storage
 from simulator.trace_steps import StepColumns
 
-PAGE_BYTES = 4096
 ENGINES = {
     "simpy": "event by event",
     "fast": "in closed form, equal to the event simulation",

@@ -12,7 +12,7 @@ from simulator.cache_passes import miss_counts as passes
 from simulator.cache_passes.rows import rows_of_trace
 from simulator.closed_form.decisions import counted_misses, miss_histograms
 from simulator.closed_form.replay import LeanReplay
-from simulator.closed_form.totals import ComputeWorks, CountedTokens, MissSums, Variants, cost_table
+from simulator.closed_form.totals import ComputeWorks, CountedTokens, MissSums, StackedTimes, Variants, cost_table
 from simulator.engine_fast import FastEngine
 from simulator.expert_layout import ExpertLayout
 from simulator.scenario import Scenario, steps_of
@@ -82,7 +82,7 @@ def test_many_totals_are_the_engine_s(prefetch: str) -> None:
     speeds = [[(one.contended_compute_frac, one.contended_read_frac) for one in row] for row in rates]
     times, places = [works.times(row[0]) for row in rates], np.array([0, 1])
     prefetched = np.full(3, prefetch == "pre-attention")
-    found = Variants(times, places, np.array(speeds), np.array(tables), prefetched).totals(histograms)
+    found = Variants(StackedTimes.of(times), places, np.array(speeds), np.array(tables), prefetched).totals(histograms)
     assert found.step_s.shape == (4, 2, 3)
     for capacity, scenario in enumerate(scenarios):
         engine, is_counted = FastEngine(scenario), scenario.is_counted

@@ -139,6 +139,30 @@ class Totals:
     n_missed: int
 
 
+@dataclass(frozen=True, eq=False)
+class StackedTimes:
+    """Several ComputeTimes of one kind as arrays: total_s (n,); orders and attention_s (n, n_kinds, n_contexts)."""
+
+    total_s: np.ndarray
+    orders: np.ndarray
+    attention_s: np.ndarray
+
+    @staticmethod
+    def of(times: Sequence[ComputeTimes]) -> "StackedTimes":
+        """In order, of one trace and model."""
+        shape = (len(times), len(times[0].orders), len(next(iter(times[0].orders.values()))))
+        orders, attention_s = np.empty(shape, np.int64), np.empty(shape)
+        for index, one in enumerate(times):
+            for kind, key in enumerate(one.orders):
+                orders[index, kind], attention_s[index, kind] = one.orders[key], one.attention_s[key]
+        return StackedTimes(np.array([one.total_s for one in times]), orders, attention_s)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.orders.nbytes + self.attention_s.nbytes
+
+
 class MissSums:
     """Prefix sums over one histogram and one set of compute times; `totals` then costs a search a storage."""
 
@@ -158,7 +182,7 @@ class MissSums:
         return sum(n_below.nbytes + below_s.nbytes for _, n_below, below_s in self._kinds)
 
     def totals(self, beside: costs.MissCosts, rates: DeviceRates, prefetch_policy: str) -> Totals:
-        """read_s: seconds to read 0, 1, ... experts at once, at least as many as were ever missing; so is beside."""
+        """beside: of at least as many misses as a row ever had."""
         v, w = rates.contended_compute_frac, rates.contended_read_frac
         seconds, table = np.zeros(2), cost_table(beside)
         n_hidden = sum(add_waits(*sums, v, w, prefetch_policy == PRE_ATTENTION, table, seconds) for sums in self._kinds)
@@ -181,7 +205,7 @@ class Variants:
     width): see cost_table; prefetched bool (n_storages,)
     """
 
-    times: Sequence[ComputeTimes]
+    times: StackedTimes
     times_of: np.ndarray
     speeds: np.ndarray
     tables: np.ndarray
@@ -192,13 +216,11 @@ class Variants:
         shape = (len(histograms), *self.speeds.shape[:2])
         seconds, n_hidden = np.zeros((*shape, 2)), np.zeros(shape, np.int64)
         room = (histograms.shape[2] + 1, histograms.shape[3])
-        orders = np.array([list(times.orders.values()) for times in self.times])
-        attention_s = np.array([list(times.attention_s.values()) for times in self.times])
         add_all_waits(
-            histograms, orders, attention_s, self.times_of, self.speeds, self.prefetched, self.tables,
-            np.empty(room, np.int64), np.empty(room), seconds, n_hidden,
+            histograms, self.times.orders, self.times.attention_s, self.times_of, self.speeds, self.prefetched,
+            self.tables, np.empty(room, np.int64), np.empty(room), seconds, n_hidden,
         )  # fmt: skip
-        total_s = np.array([times.total_s for times in self.times])[self.times_of]
+        total_s = self.times.total_s[self.times_of]
         wait_s = seconds[..., WAIT]
         return ManyTotals(total_s[:, None] + seconds[..., STEP] + wait_s, wait_s, n_hidden)
 

@@ -161,7 +161,7 @@ class RamSearch:
         found, now = self.least_bytes(self.question, target), self.question.cap_bytes
         wanted = self._grid.caps[-1] if found is None else found
         changed = replace(self.question, ram_cap_bytes=wanted)
-        doubt = beyond_device(self.question, wanted)
+        doubt = doubt_of_cap(self.question, wanted)
         kind: ChangeKind = "other_device" if doubt else "setting"  # RAM that is there costs nothing
         price = None if prices is None or not doubt else price_of_ram(prices, self.question, wanted)
         return _one(
@@ -172,7 +172,7 @@ class RamSearch:
     def all_experts(self, target: float) -> Iterator[Change]:
         """All experts in RAM, where the device has room for them and fewer reach the target too: the safer change."""
         found, most, now = self.least_bytes(self.question, target), self._grid.caps[-1], self.question.cap_bytes
-        if found is None or found == most or beyond_device(self.question, most):
+        if found is None or found == most or doubt_of_cap(self.question, most):
             return
         changed = replace(self.question, ram_cap_bytes=most)
         after, note = format_bytes_up(most), f"no expert is read twice; {self._within}"
@@ -185,7 +185,7 @@ class RamSearch:
         return f"within the {format_bytes(available_ram_bytes(self.question.profile))} that this device leaves"
 
 
-def beyond_device(question: Question, wanted_bytes: int) -> str:
+def doubt_of_cap(question: Question, wanted_bytes: int) -> str:
     """A note where a RAM cap is more than the device leaves to a program."""
     available = available_ram_bytes(question.profile)
     return "" if wanted_bytes <= available else f"more than the {format_bytes(available)} that this device leaves"
@@ -206,7 +206,7 @@ def ram_and_storage(search: RamSearch, target: float, prices: Prices | None = No
     for factor in (step for step in STORAGE_STEPS if step * current <= fastest):
         cap = search.least_bytes(replace(question, storage_read_bytes_per_s=factor * current), target)
         if cap is not None and format_bytes(cap) != format_bytes(now):
-            doubts = beyond_device(question, cap), doubt_of_storage(question.profile, factor * current)
+            doubts = doubt_of_cap(question, cap), doubt_of_storage(question.profile, factor * current)
             found.append((any(doubts), cap / now * factor, factor, cap, doubts))
     if not found:
         return None

@@ -13,34 +13,9 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.storage import StorageModel
-from simulator.closed_form.miss_kernels import STEP, WAIT, add_all_waits
-from simulator.closed_form.totals import ComputeTimes, cost_table
+from simulator.closed_form.totals import StackedTimes, Variants, cost_table
 from simulator.costs import costs_of_waits_rise, miss_costs, read_table
 from simulator.expert_layout import ExpertLayout
-
-
-@dataclass(frozen=True, eq=False)
-class DrawnTimes:
-    """Compute: total_s (n,); orders int64 and attention_s float64 (n, n_kinds, n_contexts), see ComputeTimes."""
-
-    total_s: np.ndarray
-    orders: np.ndarray
-    attention_s: np.ndarray
-
-    @staticmethod
-    def of(times: Sequence[ComputeTimes]) -> "DrawnTimes":
-        """Those of every draw, in order."""
-        shape = (len(times), len(times[0].orders), len(next(iter(times[0].orders.values()))))
-        orders, attention_s = np.empty(shape, np.int64), np.empty(shape)
-        for index, one in enumerate(times):
-            for kind, key in enumerate(one.orders):
-                orders[index, kind], attention_s[index, kind] = one.orders[key], one.attention_s[key]
-        return DrawnTimes(np.array([one.total_s for one in times]), orders, attention_s)
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the arrays."""
-        return self.orders.nbytes + self.attention_s.nbytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,17 +88,14 @@ def read_tables(storages: Sequence[StorageModel], layout: ExpertLayout, most: in
 
 
 def drawn_totals(
-    times: DrawnTimes, reads: DrawnReads, histogram: np.ndarray, *, is_prefetched: bool
+    times: StackedTimes, reads: DrawnReads, histogram: np.ndarray, *, is_prefetched: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """
     (seconds, hidden pairs) of every draw, (n,) each, over the counted tokens.
 
     histogram int64 (n_kinds, n_contexts, top_k + 1): pairs by kind, context and misses.
     """
-    n, room = len(times.total_s), (histogram.shape[1] + 1, histogram.shape[2])
-    seconds, n_hidden = np.zeros((1, n, 1, 2)), np.zeros((1, n, 1), np.int64)
-    add_all_waits(
-        histogram[None], times.orders, times.attention_s, np.arange(n), reads.speeds[:, None],
-        np.array([is_prefetched]), reads.tables[:, None], np.empty(room, np.int64), np.empty(room), seconds, n_hidden,
-    )  # fmt: skip
-    return times.total_s + seconds[0, :, 0, STEP] + seconds[0, :, 0, WAIT], n_hidden[0, :, 0]
+    places, prefetched = np.arange(len(times.total_s)), np.array([is_prefetched])
+    variants = Variants(times, places, reads.speeds[:, None], reads.tables[:, None], prefetched)
+    found = variants.totals(histogram[None])
+    return found.step_s[0, :, 0], found.n_hidden[0, :, 0]

@@ -13,11 +13,11 @@ import numpy as np
 from hardware_profiles.rates import DeviceRates
 from simulator.closed_form.decisions import counted_misses
 from simulator.closed_form.replay import lean_replay
-from simulator.closed_form.totals import ComputeTimes, ComputeWorks, CountedTokens, MissSums, Totals
+from simulator.closed_form.totals import ComputeTimes, ComputeWorks, CountedTokens, MissSums, StackedTimes, Totals
 from simulator.costs import miss_costs
 from simulator.expert_layout import expert_layout
 from simulator.inverse.bounded import Bounded
-from simulator.inverse.draws import DrawnDevice, DrawnReads, DrawnTimes, drawn_totals
+from simulator.inverse.draws import DrawnDevice, DrawnReads, drawn_totals
 from simulator.prefetch import PRE_ATTENTION
 from simulator.question import (
     Prepared,
@@ -63,7 +63,7 @@ class Speeds:
         self._works: dict[Key, ComputeWorks] = {}
         self._devices: dict[Key, DrawnDevice] = {}
         self._central: Bounded[ComputeTimes] = Bounded(MAX_SUMS_BYTES, lambda times: times.n_bytes)
-        self._times: Bounded[DrawnTimes] = Bounded(MAX_TIMES_BYTES, lambda times: times.n_bytes)
+        self._times: Bounded[StackedTimes] = Bounded(MAX_TIMES_BYTES, lambda times: times.n_bytes)
         self._sums: Bounded[MissSums] = Bounded(MAX_SUMS_BYTES, lambda sums: sums.n_bytes)
 
     def with_routing(self, trace: RoutingTrace) -> "Speeds":
@@ -231,14 +231,14 @@ class Speeds:
             self._central.put(key, found)
         return found
 
-    def _drawn_times(self, question: Question) -> DrawnTimes:
+    def _drawn_times(self, question: Question) -> StackedTimes:
         """Of the central rates and every draw."""
         key = self._compute_key(question)
         found = self._times.get(key)
         if found is None:
             works = self._compute_works(question)
             drawn = ((with_what_ifs(question, rates), sparsity) for rates, sparsity in self._drawn(question))
-            found = DrawnTimes.of([works.times(*each) for each in drawn])
+            found = StackedTimes.of([works.times(*each) for each in drawn])
             self._times.put(key, found)
         return found
 

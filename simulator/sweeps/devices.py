@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
-from simulator.closed_form.totals import ComputeTimes, ComputeWorks, CountedTokens, Variants, cost_table
+from simulator.closed_form.totals import ComputeWorks, CountedTokens, StackedTimes, Variants, cost_table
 from simulator.costs import miss_costs
-from simulator.expert_layout import ExpertLayout, expert_layout
+from simulator.expert_layout import expert_layout
 from simulator.prefetch import PRE_ATTENTION
 from simulator.question import Question, device_rates, drawn_devices, with_what_ifs
 from simulator.result import Bound
@@ -102,22 +102,21 @@ class Devices:
         def make() -> np.ndarray:
             layout = expert_layout(question.model, question.layout)
             top_k = 0 if question.model.experts is None else question.model.experts.top_k
-            return np.array(
-                [_cost_table(rates, layout, top_k, question.prefetch) for rates in self._rates(cell, question)]
-            )
+            beside = (miss_costs(rates, layout, top_k, question.prefetch) for rates in self._rates(cell, question))
+            return np.array([cost_table(each) for each in beside])
 
         key = (*compute_key(cell), cell["storage_latency"], cell["storage_read"], question.prefetch)
         return self._once("tables", key, make)
 
-    def _compute_times(self, tokens: CountedTokens, cell: Cell, question: Question) -> list[ComputeTimes]:
+    def _compute_times(self, tokens: CountedTokens, cell: Cell, question: Question) -> StackedTimes:
         """Of the central rates, the draws, and COMPUTE_BOUNDS doubled."""
 
-        def make() -> list[ComputeTimes]:
+        def make() -> StackedTimes:
             works = self._compute_works(tokens, cell, question)
             rates = self._rates(cell, question)[: 1 + self._n_samples + len(COMPUTE_BOUNDS)]
             sparsities = [sparsity for _, sparsity in self._drawn(cell, question)]
             sparsities += [None] * len(COMPUTE_BOUNDS)
-            return [works.times(*each) for each in zip(rates, sparsities, strict=True)]
+            return StackedTimes.of([works.times(*each) for each in zip(rates, sparsities, strict=True)])
 
         return self._once("times", (id(tokens), *compute_key(cell)), make)
 
@@ -132,7 +131,3 @@ class Devices:
             return drawn_devices(question, self._n_samples, self._seed)
 
         return self._once("draws", (cell["hardware"], cell["threads"]), make)
-
-
-def _cost_table(rates: DeviceRates, layout: ExpertLayout, most: int, prefetch_policy: str) -> np.ndarray:
-    return cost_table(miss_costs(rates, layout, most, prefetch_policy))

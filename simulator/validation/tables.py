@@ -7,7 +7,7 @@ from statistics import fmean, median
 import numpy as np
 
 from hardware_profiles.schema_base import Z_80
-from moeplan.quantity import format_seconds, format_signed
+from moeplan.quantity import format_seconds, format_signed_percent
 from simulator.result import Interval
 from simulator.validation.cell_result import CellComparison, Conditions, LayerComparison, Pair, RunComparison, Verdicts
 from simulator.validation.result import GroupSummary, PrefillRow
@@ -123,9 +123,9 @@ def reason(op: str, pair: Pair, runs: Sequence[RunComparison]) -> str:
         alone = [run.attention_alone_s for run in runs if run.attention_alone_s is not None]
         reading = [run.attention_reading_s for run in runs if run.attention_reading_s is not None]
         parts = [("without a read", alone), ("with a read", reading)]
-        shares = [f"{percent(_ratio(mean_pair(pairs)))} {name}" for name, pairs in parts if pairs]
+        shares = [f"{format_signed_percent(_ratio(mean_pair(pairs)))} {name}" for name, pairs in parts if pairs]
         return f"{text}: {', '.join(shares)}" if shares else text
-    return f"{text}: {percent(_ratio(pair))}" if pair.measured > 0 else text
+    return f"{text}: {format_signed_percent(_ratio(pair))}" if pair.measured > 0 else text
 
 
 def _opposite(op: str, runs: Sequence[RunComparison]) -> str:
@@ -138,11 +138,6 @@ def _opposite(op: str, runs: Sequence[RunComparison]) -> str:
 def signed(seconds: float) -> str:
     """'+1.20 ms', '-30.0 us'."""
     return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
-
-
-def percent(fraction: float) -> str:
-    """'+3.1 %'."""
-    return f"{format_signed(100 * fraction, 1)} %"
 
 
 def summaries(cells: Sequence[CellComparison]) -> tuple[GroupSummary, ...]:
