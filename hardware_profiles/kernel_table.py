@@ -8,6 +8,8 @@ table the cost equations take their times from it; the roofline stays for what t
     gemv             bytes of the matrix                      1              a matrix times one token
     gemm             bytes of the matrix                      tokens         a matrix times a chunk
     experts          bytes of one expert                      experts        a row of experts for one token
+    experts_chunk    bytes of one expert                      tokens         one expert of a chunk, for those of its
+                                                                             tokens that chose it
     attend           heads x head size x pairs                heads a key    scores and mix of one token; pair: a query
                                                                              and a key that it sees; the more heads have
                                                                              a key in common, the fewer bytes are read
@@ -27,11 +29,8 @@ table the cost equations take their times from it; the roofline stays for what t
     wake_attention   bytes of one expert, as read             us of reads    what attention beside reads takes longer
                                                                              where every row has waited for such reads
     row              1                                        1              what a row's FFN costs beside its products
-    experts_rest     hidden size                              tokens         what an expert of a chunk costs beside its
-                                                                             products; tokens: of this expert
     row_wait         1                                        1              taking a row that is there from the cache;
-                                                                             0, as experts_rest, where a table does not
-                                                                             have it
+                                                                             0 where a table does not have it
     step             hidden size                              tokens         what a step costs beside its layers
 
 working_set: bytes that are touched before the same bytes come again; small ones live in a processor's cache.
@@ -50,11 +49,11 @@ from pydantic import Field, model_validator
 from hardware_profiles.schema_base import ByteRate, ByteSize, Count, Frozen, ProfileError, Provenance, quantity
 
 KernelOp = Literal[
-    "gemv", "gemm", "experts", "attend", "attend_chunk", "attention_rest", "router",
-    "issue", "delay", "wake", "wake_on_demand", "wake_attention", "row", "row_wait", "experts_rest", "step",
+    "gemv", "gemm", "experts", "experts_chunk", "attend", "attend_chunk", "attention_rest", "router",
+    "issue", "delay", "wake", "wake_on_demand", "wake_attention", "row", "row_wait", "step",
 ]  # fmt: skip
 KERNEL_OPS: tuple[KernelOp, ...] = get_args(KernelOp)
-FREE_WHERE_UNKNOWN: tuple[KernelOp, ...] = ("row_wait", "experts_rest")  # some tables have them in other rows
+FREE_WHERE_UNKNOWN: tuple[KernelOp, ...] = ("row_wait",)  # some tables have it in another row
 
 Seconds = Annotated[float, quantity("second"), Field(gt=0)]
 Curve = tuple[tuple[float, ...], tuple[float, ...]]  # x ascending, seconds

@@ -161,14 +161,19 @@ def attention_flop_per_pair(model: ModelSpec) -> float:
 
 
 def expert_ffn_work(
-    model: ModelSpec, n_experts_used: int, n_tokens: int = 1, gate_sparsity: float | None = None
+    model: ModelSpec,
+    n_experts_used: int,
+    n_tokens: int = 1,
+    gate_sparsity: float | None = None,
+    loads: tuple[int, ...] = (),
 ) -> Work:
     """
     The routed experts of a row, and the shared ones.
 
     With ReGLU the up and down rows of neurons whose gate is zero are skipped in decode:
     bytes = (1/3 + 2/3 (1 - sparsity)) x expert bytes.  In a chunk some token needs nearly every neuron, so all is read.
-    gate_sparsity: a share other than the model's own.
+    gate_sparsity: a share other than the model's own.  loads: tokens of each expert of a chunk, see Step; only measured
+    kernels ask for them.
     """
     experts = model.experts
     if experts is None:
@@ -177,7 +182,7 @@ def expert_ffn_work(
     kept_frac = 1.0 if n_tokens > 1 else 1 / 3 + 2 / 3 * (1 - sparsity)
     n_bytes = n_experts_used * model_size.expert_bytes(model) * kept_frac + model_size.shared_ffn_bytes_per_layer(model)
     per_token = experts.top_k * model_size.expert_params(model) * kept_frac + model_size.shared_ffn_params(model)
-    calls = kernel_calls.expert_ffn_calls(model, n_experts_used, n_tokens, sparsity)
+    calls = kernel_calls.expert_ffn_calls(model, n_experts_used, n_tokens, sparsity, loads)
     return Work(n_bytes, FLOP_PER_WEIGHT * per_token * n_tokens, EXPERT_KERNELS, calls)
 
 
@@ -319,8 +324,8 @@ class StepCosts:
         """Attention seconds of a layer; layers of one kind cost the same."""
         return self.attention_s(self._kind_layer[layer], context, n_tokens)
 
-    def _expert_ffn_s(self, n_experts_used: int, n_tokens: int) -> float:
-        return seconds(expert_ffn_work(self.model, n_experts_used, n_tokens), self.rates, n_tokens)
+    def _expert_ffn_s(self, n_experts_used: int, n_tokens: int, loads: tuple[int, ...] = ()) -> float:
+        return seconds(expert_ffn_work(self.model, n_experts_used, n_tokens, loads=loads), self.rates, n_tokens)
 
     def _dense_ffn_s(self, n_tokens: int) -> float:
         return seconds(dense_ffn_work(self.model, n_tokens), self.rates, n_tokens)

@@ -106,11 +106,13 @@ class FastEngine:
         }
         self.lm_head = costs.lm_head_work(model, scenario.lm_head_predictor)
         self.has_logits = columns.has_logits.astype(float)
-        used, self.used_index = _distinct_pairs(self.decisions.n_used, n_tokens)
+        used, self.used_index = _distinct_rows(scenario, self.decisions.n_used, n_tokens)
         self.own_sparsity = 0.0 if model.experts is None else model.experts.gate_sparsity.value
         self.expert_ffn_dense, self.expert_ffn_sparse = (
             costs.Works.of(
-                [costs.expert_ffn_work(model, e, n, sparsity) for e, n in used], [n for _, n in used], scenario.rates
+                [costs.expert_ffn_work(model, n_used, n, sparsity, loads) for n_used, n, loads in used],
+                [n for _, n, _ in used],
+                scenario.rates,
             )
             for sparsity in (0.0, 1.0)
         )
@@ -192,6 +194,25 @@ def simulate_fast(scenario: Scenario, decisions: Decisions | None = None) -> Tim
 def _columns(columns: list[np.ndarray], n_rows: int) -> np.ndarray:
     """(n_rows, len(columns)), also when there are none."""
     return np.stack(columns, axis=1) if columns else np.zeros((n_rows, 0))
+
+
+def _distinct_rows(
+    scenario: Scenario, n_used: np.ndarray, n_tokens: np.ndarray
+) -> tuple[list[tuple[int, int, tuple[int, ...]]], np.ndarray]:
+    """
+    What the time of an expert FFN follows from, (experts used, tokens, loads), the distinct ones, and for every step
+    and layer its index; loads, see Step, of chunks on a device with measured kernels, where they matter.
+    """
+    pairs, index = _distinct_pairs(n_used, n_tokens)
+    at = {(used, n, ()): i for i, (used, n) in enumerate(pairs)}
+    if scenario.rates.kernels is None:
+        return list(at), index
+    known: dict[tuple[int, int, tuple[int, ...]], int] = at  # type: ignore[assignment]
+    for step in np.flatnonzero(n_tokens > 1).tolist():
+        for layer, used in enumerate(n_used[step].tolist()):
+            key = used, int(n_tokens[step]), scenario.steps[step].loads_of(layer)
+            index[step, layer] = known.setdefault(key, len(known))
+    return list(known), index
 
 
 def _distinct_pairs(n_used: np.ndarray, n_tokens: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:

@@ -130,7 +130,8 @@ class _Run:
         self.layers.append((attention_s, prefetch_s, wait_s, len(missing), len(row)))
         self._book_reads(step, layer, top_k_known, prefetch_s, len(row), len(missing))
         wake_s = self.wake_s[len(missing)] if wait_s > 0 else 0.0
-        yield machine.compute(self.costs.expert_ffn_s(len(row), step.n_tokens) + wake_s)
+        loads = step.loads_of(self.moe_layers[layer])
+        yield machine.compute(self.costs.expert_ffn_s(len(row), step.n_tokens, loads) + wake_s)
         self._book(step, "expert_ffn", layer)
 
     def _read(self, n_missing: int, delay_s: float = 0.0, is_beside_compute: bool = False) -> Burst | None:

@@ -42,9 +42,11 @@ def attention_calls(model: ModelSpec, n_pairs: float, n_tokens: int = 1) -> tupl
     return (*matrices, attend, rest)
 
 
-def expert_ffn_calls(model: ModelSpec, n_experts_used: int, n_tokens: int, zero_frac: float) -> tuple[Call, ...]:
+def expert_ffn_calls(
+    model: ModelSpec, n_experts_used: int, n_tokens: int, zero_frac: float, loads: tuple[int, ...] = ()
+) -> tuple[Call, ...]:
     """
-    The routed experts of one token, or of a chunk whose tokens spread evenly over the experts used.
+    The routed experts of one token, or of a chunk: loads are the tokens of each of its experts, () for evenly spread.
 
     () where shared experts or SwiGLU's full width were never measured as such: SwiGLU is zero_frac 0.
     """
@@ -56,10 +58,17 @@ def expert_ffn_calls(model: ModelSpec, n_experts_used: int, n_tokens: int, zero_
     if n_tokens == 1:
         working_set = n_bytes * experts.n_experts * model.n_moe_layers
         return (Call("experts", tensor_type, n_bytes, n_experts_used, zero_frac, working_set), *row)
-    per_expert = max(1, round(n_tokens * experts.top_k / max(1, n_experts_used)))
-    matrices = matrix_calls(model_size.expert_matrices(model), tensor_type, per_expert, model_size.file_bytes(model))
-    rest = (Call("experts_rest", NO_TYPE, model.hidden_size, per_expert),)
-    return (*((*matrices, *rest) * n_experts_used), *row)
+    chunk = (
+        Call("experts_chunk", tensor_type, n_bytes, n, zero_frac)
+        for n in loads or even_loads(n_tokens * experts.top_k, n_experts_used)
+    )
+    return (*chunk, *row)
+
+
+def even_loads(n_choices: int, n_experts: int) -> tuple[int, ...]:
+    """Choices of experts spread over so many as evenly as whole numbers allow, ascending."""
+    least, n_more = divmod(n_choices, max(1, n_experts))
+    return (least,) * (n_experts - n_more) + (least + 1,) * n_more
 
 
 def dense_ffn_calls(model: ModelSpec, n_tokens: int = 1) -> tuple[Call, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -34,7 +34,8 @@ class Step:
 
     tokens: their indices in the trace; context: keys that the (last) token attends to, itself included; has_logits:
     whether the LM head runs (for every decode token, and once for a prompt, on its last chunk);
-    rows: the distinct experts of each MoE layer, in slot order for one token and ascending for a chunk.
+    rows: the distinct experts of each MoE layer, in slot order for one token and ascending for a chunk;
+    loads: of a chunk, how many of its tokens each of those experts has, ascending; () where it is not known.
     """
 
     tokens: range
@@ -42,11 +43,39 @@ class Step:
     context: int
     rows: Rows
     has_logits: bool = True
+    loads: Sequence[tuple[int, ...]] = field(default=(), compare=False)
+
+    def loads_of(self, moe_layer: int) -> tuple[int, ...]:
+        """Tokens of each expert of a layer's row, () for one token and where it is not known."""
+        return self.loads[moe_layer] if self.loads else ()
 
     @property
     def n_tokens(self) -> int:
         """Tokens in the step."""
         return len(self.tokens)
+
+
+class ChunkLoads(Sequence[tuple[int, ...]]):
+    """Of every MoE layer the tokens of each expert that a chunk uses, ascending; counted when somebody asks."""
+
+    __slots__ = ("_expert_ids",)
+
+    def __init__(self, expert_ids: np.ndarray) -> None:
+        """expert_ids: (n_tokens, n_moe_layers, top_k)."""
+        self._expert_ids = expert_ids
+
+    def __len__(self) -> int:
+        return int(self._expert_ids.shape[1])
+
+    @overload
+    def __getitem__(self, layer: int) -> tuple[int, ...]: ...
+    @overload
+    def __getitem__(self, layer: slice) -> Sequence[tuple[int, ...]]: ...
+    def __getitem__(self, layer: int | slice) -> tuple[int, ...] | Sequence[tuple[int, ...]]:
+        if isinstance(layer, slice):
+            return ChunkLoads(self._expert_ids[:, layer])
+        counts = np.unique(self._expert_ids[:, layer], return_counts=True)[1]
+        return tuple(np.sort(counts).tolist())
 
 
 @dataclass(frozen=True)
@@ -102,7 +131,8 @@ def steps_of(
             tokens = range(chunk, min(chunk + chunk_tokens, start + n_prefill))
             is_last = tokens.stop == start + n_prefill
             context_now = int(trace.position[tokens[-1]]) + 1
-            steps.append(Step(tokens, False, context_now, rows_of(tokens, False), is_last))
+            loads = ChunkLoads(trace.expert_ids[tokens.start : tokens.stop])
+            steps.append(Step(tokens, False, context_now, rows_of(tokens, False), is_last, loads))
         for index in range(start + n_prefill, stop):
             keys = trace.position[index] + 1 if context is None else context + index - start - n_prefill + 1
             tokens = range(index, index + 1)

@@ -7,7 +7,7 @@ from typing import overload
 
 import numpy as np
 
-from simulator.scenario import Step
+from simulator.scenario import ChunkLoads, Step
 from traces.routing_trace import PREFILL, RoutingTrace
 
 
@@ -86,15 +86,19 @@ class TraceSteps(Sequence[Step]):
         columns, ids = self.columns, self._expert_ids
         lists = (columns.firsts, columns.stops, columns.is_decode, columns.contexts, columns.has_logits)
         return tuple(
-            Step(range(first, stop), is_decode, context, TraceRows(ids, range(first, stop), is_decode), has_logits)
+            _step_of(ids, range(first, stop), is_decode, context, has_logits)
             for first, stop, is_decode, context, has_logits in zip(*(each.tolist() for each in lists), strict=True)
         )
 
     def _step(self, index: int) -> Step:
         found = self.columns
         is_decode, tokens = bool(found.is_decode[index]), range(int(found.firsts[index]), int(found.stops[index]))
-        rows = TraceRows(self._expert_ids, tokens, is_decode)
-        return Step(tokens, is_decode, int(found.contexts[index]), rows, bool(found.has_logits[index]))
+        return _step_of(self._expert_ids, tokens, is_decode, int(found.contexts[index]), bool(found.has_logits[index]))
+
+
+def _step_of(ids: np.ndarray, tokens: range, is_decode: bool, context: int, has_logits: bool) -> Step:
+    loads = () if is_decode else ChunkLoads(ids[tokens.start : tokens.stop])
+    return Step(tokens, is_decode, context, TraceRows(ids, tokens, is_decode), has_logits, loads)
 
 
 def _columns(trace: RoutingTrace, context: int | None, chunk_tokens: int) -> StepColumns:

@@ -12,9 +12,11 @@ from simulator import costs
 from simulator.engine_fast import FastEngine, simulate_fast
 from simulator.engine_simpy import simulate_simpy
 from simulator.expert_layout import ExpertLayout
+from simulator.kernel_calls import even_loads
+from simulator.model.size import expert_bytes
 from simulator.prefetch import NONE, PRE_ATTENTION
 from simulator.scenario import Scenario, steps_of
-from tests.conftest import device_rates, random_trace, tiny_model
+from tests.conftest import device_rates, make_trace, random_trace, tiny_model
 
 MIB = 2**20
 PAGES = ExpertLayout("bundle", 1, 8192)
@@ -82,6 +84,9 @@ FULL = (
     row("gemm", 100, "20 us", count=8, type="q8_0"), row("gemm", 100_000, "90 us", count=8, type="q8_0"),
     row("experts", 100, "5 us", type="q8_0"), row("experts", 100_000, "60 us", type="q8_0"),
     row("experts", 100, "9 us", count=4, type="q8_0"), row("experts", 100_000, "220 us", count=4, type="q8_0"),
+    row("experts_chunk", 100, "6 us", type="q8_0"), row("experts_chunk", 100_000, "66 us", type="q8_0"),
+    row("experts_chunk", 100, "7 us", count=3, type="q8_0"),
+    row("experts_chunk", 100_000, "67 us", count=3, type="q8_0"),
     row("attend", 10, "1 us"), row("attend", 10_000, "30 us"),
     row("attend_chunk", 10, "3 us", count=8), row("attention_rest", 32, "7 us"),
     row("router", 64, "11 us"), row("row", 1, "2 us"), row("issue", 8192, "6 us"), row("issue", 8192, "9 us", count=2),
@@ -112,6 +117,50 @@ def test_an_op_is_the_sum_of_its_calls() -> None:
     assert len(work.calls) == 1
     assert scenario.rates.kernels is not None
     assert costs.seconds(work, scenario.rates) == pytest.approx(scenario.rates.kernels.seconds(work.calls[0]))
+
+
+def test_a_chunk_is_the_sum_over_its_experts_each_with_its_own_tokens() -> None:
+    """Experts with 1, 2 and 3 tokens cost one of each load, and not three of two tokens; that is what no loads mean."""
+    times, model = times_of(*FULL), tiny_model()
+    rates = replace(device_rates(), kernels=times, ram_bytes_per_s=times.ram_bytes_per_s)
+    n_bytes = expert_bytes(model)
+    uneven, even = (
+        costs.seconds(costs.expert_ffn_work(model, 3, 3, 0.0, loads), rates, 3) for loads in ((1, 2, 3), (2, 2, 2))
+    )
+    one, two, three = (times.seconds(Call("experts_chunk", "q8_0", n_bytes, n)) for n in (1, 2, 3))
+    assert uneven - even == pytest.approx(one + three - 2 * two)
+    assert costs.seconds(costs.expert_ffn_work(model, 3, 3, 0.0), rates, 3) == even
+
+
+@pytest.mark.parametrize(("n_choices", "n_experts"), [(8, 3), (6, 6), (512, 32), (3, 1)])
+def test_even_loads_hold_every_choice_and_differ_by_one(n_choices: int, n_experts: int) -> None:
+    """All choices, one expert each at least, none with more than one beyond another."""
+    loads = even_loads(n_choices, n_experts)
+    assert (sum(loads), len(loads)) == (n_choices, n_experts)
+    assert 1 <= loads[0] <= loads[-1] <= loads[0] + 1
+
+
+def test_the_engines_take_a_chunks_own_loads() -> None:
+    """
+    A chunk in which one expert has most tokens costs another time than one in which all have as many, in both engines.
+    """
+    skewed, even = [[0, 1]] * 5 + [[0, 2], [1, 3]], [[0, 1], [2, 3]] * 3 + [[0, 1]]
+    rows = [*(row("experts_chunk", 100, f"{us} us", count=n, type="q8_0") for n, us in ((1, 9), (2, 10), (7, 11)))]
+    kernels = times_of(*(one for one in FULL if one["op"] != "experts_chunk"), *rows)
+    spent = []
+    for ids in (skewed, even):
+        trace = make_trace([[one] for one in ids], 8, n_prefill=6)
+        scenario = replace(
+            scenario_with(kernels), model=tiny_model(n_layers=1), steps=steps_of(trace, context=None), preloaded=True
+        )
+        simpy, fast = simulate_simpy(scenario), simulate_fast(scenario)
+        assert simpy.op_s["expert_ffn"][0] == pytest.approx(fast.op_s["expert_ffn"][0], abs=1e-12)
+        spent.append(fast.op_s["expert_ffn"][0])
+    n_bytes = expert_bytes(tiny_model())
+    assert spent[0] - spent[1] == pytest.approx(
+        sum(kernels.seconds(Call("experts_chunk", "q8_0", n_bytes, n)) for n in (6, 5, 1))
+        - sum(kernels.seconds(Call("experts_chunk", "q8_0", n_bytes, n)) for n in (3, 3, 3, 3))
+    )
 
 
 def test_taking_a_row_from_the_cache_costs_what_was_measured_and_nothing_where_it_was_not() -> None:

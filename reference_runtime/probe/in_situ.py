@@ -72,14 +72,6 @@ class ShutKey(NamedTuple):
     threads: int
 
 
-class UsedKey(NamedTuple):
-    """Distinct experts of a layer that a chunk of n_tokens uses, the mean over the layers."""
-
-    shape: str
-    n_tokens: int
-    threads: int
-
-
 class RandomRouting:
     """The model's own choice is made and thrown away: random weights would take the same experts again and again."""
 
@@ -144,9 +136,6 @@ class ModelInMemory:
         record = session.record()
         if n_tokens == 1:
             samples.add(ShutKey(name, threads), float(record.zero_gate_frac[n_skipped:].mean()))
-        else:
-            used = [len(np.unique(record.expert_ids[:, layer])) for layer in range(n_layers)]
-            samples.add(UsedKey(name, n_tokens, threads), float(np.mean(used)))
 
     def measure_context(self, kernels: FastKernels, context: int, samples: Samples) -> None:
         """One sample of attention over so many keys, which were never computed: their values cost nothing."""

@@ -45,7 +45,7 @@ class Plan:
     warm_bytes: int
     file_bytes: int
     shapes: tuple[ModelSpec, ...]
-    chunks: tuple[int, ...] = (16, 128, 512)
+    chunks: tuple[int, ...] = (8, 16, 128, 512)
     contexts: tuple[int, ...] = (16, 512, 2048)
     request_bytes: tuple[int, ...] = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 2 * MIB, 4 * MIB)
     depths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
@@ -89,7 +89,7 @@ def make_plan(directory: Path, seconds: float, threads: Sequence[int] = (), read
         file_bytes=_file_bytes(is_rough, read_file),
         read_file=read_file,
         shapes=tuple(spec_that_fits(load_model_spec(name), arena) for name in names),
-        **({"chunks": (16, 128)} if is_rough else {}),  # type: ignore[arg-type]
+        **({"chunks": (8, 16, 128)} if is_rough else {}),  # type: ignore[arg-type]
     )
 
 

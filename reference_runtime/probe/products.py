@@ -26,12 +26,13 @@ from reference_runtime.probe.memory import (
 )
 from reference_runtime.probe.plan import KINDS, STREAM_SHAPE, Plan
 from reference_runtime.probe.sampling import Case, repeated
-from simulator.model.size import attention_matrices, expert_matrices
+from simulator.model.size import attention_matrices
 from simulator.model.spec import ModelSpec
 
 F32 = GGMLQuantizationType.F32
 FEW_TOKENS = (2, 12)  # up to 12 tokens the kernels multiply one by one
 ROW_EXPERTS = (1, 4)
+LOADS = (1, 4, *(FEW_TOKENS[-1] + more for more in (0, 1)), 32, 128)  # tokens of an expert of a chunk
 MOST_GEMM_FLOP = 3e9  # a longer product of a chunk tells no more than a shorter one
 CHUNK_CONTEXTS = (0, 1024)  # keys before the chunk
 
@@ -102,7 +103,21 @@ def expert_cases(
                 name = type_name(kind)
                 key = RowKey("experts", name, pool.expert_bytes, n, zero_frac, working_set, kernels.n_threads)
                 result.append(Case(key, _row_of_experts(kernels, z, waves)))
-    return result
+    return [*result, *_chunk_expert_cases(plan, spec, type_name(kind), pool, kernels)]
+
+
+def _chunk_expert_cases(
+    plan: Plan, spec: ModelSpec, name: str, pool: ExpertPool, kernels: FastKernels
+) -> Iterator[Case]:
+    """An expert of a chunk; shut gates save time only where its tokens are multiplied one by one."""
+    for n in LOADS:
+        inputs = ((0.0, OPEN_COLUMN), (ZERO_FRAC, SPARSE_COLUMN))
+        for zero_frac, column in inputs if n <= FEW_TOKENS[-1] else inputs[:1]:
+            z = np.zeros((n, spec.hidden_size), np.float32)
+            z[:, column] = 1
+            key = RowKey("experts_chunk", name, pool.expert_bytes, n, zero_frac, plan.arena_bytes, kernels.n_threads)
+            waves = [list(enumerate(row)) for row in pool.rows(1, plan.arena_bytes)]
+            yield Case(key, _row_of_experts(kernels, z, waves))
 
 
 def products_from_ram(kernels: FastKernels, arena: WeightArena, arena_bytes: int) -> Callable[[], object]:
@@ -132,18 +147,15 @@ def _gemv_cases(plan: Plan, arena: WeightArena, kernels: FastKernels, sets: tupl
 
 
 def _gemm_cases(plan: Plan, arena: WeightArena, kernels: FastKernels) -> Iterator[Case]:
-    shapes = [shape for spec in plan.shapes for shape in dense_shapes(spec)[:-1] + _expert_shapes(spec)]
+    shapes = [shape for spec in plan.shapes for shape in dense_shapes(spec)[:-1]]
+    counts = sorted({*FEW_TOKENS, *(n for n in plan.chunks if n > FEW_TOKENS[-1])})
     for kind in (*KINDS, F32):
         for shape in _by_bytes(kind, shapes):
-            for n in (*FEW_TOKENS, *plan.chunks):
+            for n in counts:
                 if arena.holds(kind, shape) and 2 * shape[0] * shape[1] * n <= MOST_GEMM_FLOP:
                     n_bytes = matrix_bytes(kind, *shape)
                     key = RowKey("gemm", type_name(kind), n_bytes, n, 0.0, plan.arena_bytes, kernels.n_threads)
                     yield Case(key, _product(kernels, arena.cycle(kind, shape, plan.arena_bytes), n, shape[1]))
-
-
-def _expert_shapes(spec: ModelSpec) -> list[tuple[int, int]]:
-    return [tuple(matrix) for matrix in expert_matrices(spec)[:1]]  # type: ignore[misc]
 
 
 def _product(kernels: FastKernels, matrix: Callable[[], Matrix], n: int, n_columns: int) -> Callable[[], float]:
@@ -153,7 +165,8 @@ def _product(kernels: FastKernels, matrix: Callable[[], Matrix], n: int, n_colum
 
 def _row_of_experts(kernels: FastKernels, z: np.ndarray, waves: list[list[tuple[int, Expert]]]) -> Callable[[], float]:
     n = len(waves[0])
-    ids, shares, mixed = np.arange(n)[None], np.full((1, n), 1 / n, np.float32), np.zeros_like(z)
+    ids, shares = np.tile(np.arange(n), (len(z), 1)), np.full((len(z), n), 1 / n, np.float32)
+    mixed = np.zeros_like(z)
     following: Callable[[], Wave] = cycled(waves)
     return repeated(lambda: kernels.add_experts(mixed, z, following(), ids, shares, "relu"))
 

@@ -18,10 +18,10 @@ from reference_runtime.probe.in_situ import (
     ContextKey,
     OpKey,
     ShutKey,
-    UsedKey,
 )
+from reference_runtime.probe.memory import ZERO_FRAC
 from reference_runtime.probe.plan import Plan
-from reference_runtime.probe.products import RowKey
+from reference_runtime.probe.products import FEW_TOKENS, RowKey
 from reference_runtime.probe.sampling import Samples, drift_frac, factor_80, log_spread, uncertainty
 from simulator import kernel_calls
 from simulator.model.spec import ModelSpec
@@ -67,7 +67,7 @@ def product_times(plan: Plan, samples: Samples) -> dict[RowKey, float]:
             whole = OpKey(spec.name, "lm_head", 1, n_threads)
             if key in times and call.working_set >= plan.arena_bytes and whole in samples.values:
                 times[key] = min(times[key], samples.mean(whole))
-    return times | _attend_in_place(plan, samples, times)
+    return times | _attend_in_place(plan, samples, times) | _with_shut_gates(times)
 
 
 def _attend_in_place(plan: Plan, samples: Samples, alone: Times) -> dict[RowKey, float]:
@@ -86,6 +86,12 @@ def _attend_in_place(plan: Plan, samples: Samples, alone: Times) -> dict[RowKey,
             if is_own and row.working_set >= many.working_set / 2:
                 result[row] = max(seconds, alone[replace(row, size=int(few.size))] + grown_s)
     return result
+
+
+def _with_shut_gates(alone: Times) -> dict[RowKey, float]:
+    """Experts of a chunk whose tokens are multiplied together: shut gates save nothing there."""
+    chunks = [key for key in alone if key.op == "experts_chunk" and key.count > FEW_TOKENS[-1]]
+    return {replace(key, zero_frac=ZERO_FRAC): alone[key] for key in chunks}
 
 
 def _attend_call(spec: ModelSpec, n_keys: int) -> Call:
@@ -123,7 +129,7 @@ def size_text(n_bytes: int) -> str:
 
 def rest_times(plan: Plan, samples: Samples, products: Times) -> tuple[dict[RowKey, float], list[Disagreement]]:
     """
-    The rows of router, attention_rest, experts_rest, row, row_wait and step, from the models in memory; and where the
+    The rows of router, attention_rest, row, row_wait and step, from the models in memory; and where the
     products of an operation take longer than the operation.
     """
     result: dict[RowKey, float] = {}
@@ -137,9 +143,6 @@ def rest_times(plan: Plan, samples: Samples, products: Times) -> tuple[dict[RowK
                         result[_key(op, size, n, plan, n_threads)] = max(LEAST_S, whole_s - parts_s)
                         if parts_s > whole_s:
                             off.append(Disagreement(spec.name, op, n, n_threads, parts_s / whole_s - 1))
-                if UsedKey(spec.name, n, n_threads) in samples.values:
-                    key, seconds = _experts_rest(plan, spec, n, n_threads, samples, kernels)
-                    result[key] = seconds
         # of the smallest shape: there it is a part of the operation, elsewhere less than the products' own error
         smallest = plan.shapes[0]
         result[_key("row", 1, 1, plan, n_threads)] = _row_s(smallest, n_threads, samples, kernels)
@@ -164,19 +167,6 @@ def _operations(
     yield "router", spec.experts.n_experts * spec.hidden_size, seconds("router"), 0.0
     yield "attention_rest", spec.hidden_size, seconds("attention"), attention
     yield "step", spec.hidden_size, seconds("embedding") + seconds("lm_head"), head
-
-
-def _experts_rest(
-    plan: Plan, spec: ModelSpec, n: int, n_threads: int, samples: Samples, kernels: KernelTimes
-) -> tuple[RowKey, float]:
-    """What an expert of a chunk of n tokens costs beside its products; the tokens spread evenly over those used."""
-    n_used = max(1, round(samples.mean(UsedKey(spec.name, n, n_threads))))
-    calls = kernel_calls.expert_ffn_calls(spec, n_used, n, 0.0)
-    (rest, *_) = [call for call in calls if call.op == "experts_rest"]
-    products_s = _sum((call for call in calls if call.op in ("gemm", "gemv")), kernels)
-    whole_s = samples.mean(OpKey(spec.name, "expert_ffn", n, n_threads))
-    key = _key("experts_rest", int(rest.size), rest.count, plan, n_threads)
-    return key, max(LEAST_S, (whole_s - products_s) / n_used)
 
 
 def _row_s(spec: ModelSpec, n_threads: int, samples: Samples, kernels: KernelTimes) -> float:
