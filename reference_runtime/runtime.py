@@ -17,7 +17,7 @@ from moeplan.errors import InputError
 from moeplan.quantity import format_bytes
 from reference_runtime.conditions import file_system, ram_bytes, read_ahead_bytes, usable_cores
 from reference_runtime.core_affinity import bound_threads
-from reference_runtime.kernels.fast import MOST_THREADS, FastKernels
+from reference_runtime.kernels.fast import BLAS_THREADS, MOST_THREADS, FastKernels
 from reference_runtime.kernels.plain import PlainKernels
 from reference_runtime.kv_cache import check_capacity
 from reference_runtime.loading.gguf_weights import fingerprint
@@ -160,7 +160,8 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
         store.close()
         raise
     binding = bound_threads(n_threads) if options.bind_threads else nullcontext(False)
-    with experts, threadpool_limits(n_threads, user_api="blas"), binding as is_bound:
+    n_blas = BLAS_THREADS if options.kernels == "fast" else n_threads
+    with experts, threadpool_limits(n_blas, user_api="blas"), binding as is_bound:
         if plan.verdict == "resident":
             warnings = tuple(text for text in warnings if text != IN_THREE_PARTS)  # they were read once, before
             experts.preload(progress or (lambda done, total: None))

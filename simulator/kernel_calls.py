@@ -6,6 +6,7 @@ are in use; both decide whether a processor's cache still holds them.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -58,10 +59,8 @@ def expert_ffn_calls(
     if n_tokens == 1:
         working_set = n_bytes * experts.n_experts * model.n_moe_layers
         return (Call("experts", tensor_type, n_bytes, n_experts_used, zero_frac, working_set), *row)
-    chunk = (
-        Call("experts_chunk", tensor_type, n_bytes, n, zero_frac)
-        for n in loads or even_loads(n_tokens * experts.top_k, n_experts_used)
-    )
+    counts = Counter(loads or even_loads(n_tokens * experts.top_k, n_experts_used))
+    chunk = (Call("experts_chunk", tensor_type, n_bytes, n, zero_frac, times=times) for n, times in counts.items())
     return (*chunk, *row)
 
 

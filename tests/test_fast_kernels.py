@@ -62,7 +62,10 @@ def kernels(request: pytest.FixtureRequest) -> FastKernels:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n_tokens", "rows", "columns"), [(1, 70, 160), (2, 64, 32), (1, 300, 544), (16, 70, 160)])
+@pytest.mark.parametrize(
+    ("n_tokens", "rows", "columns"),
+    [(1, 70, 160), (2, 64, 32), (1, 300, 544), (16, 70, 160), (9, 33, 32), (17, 70, 544), (50, 6, 160)],
+)
 def test_product_by_rows(
     kernels: FastKernels, kind: GGMLQuantizationType, n_tokens: int, rows: int, columns: int
 ) -> None:
@@ -74,23 +77,25 @@ def test_product_by_rows(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_product_by_columns(kernels: FastKernels, kind: GGMLQuantizationType) -> None:
+@pytest.mark.parametrize("n_tokens", [1, 5, 16, 33, 49])
+def test_product_by_columns(kernels: FastKernels, kind: GGMLQuantizationType, n_tokens: int) -> None:
     """A matrix packed by columns multiplies as well."""
     rng = np.random.default_rng(0)
     matrix = random_matrix(kind, HIDDEN, FFN, "columns", rng)
-    x = rng.standard_normal((5, FFN), np.float32)
+    x = rng.standard_normal((n_tokens, FFN), np.float32)
     assert relative_rms(kernels.matmul(x, matrix), x.astype(np.float64) @ matrix.float32().T) < 1e-6
 
 
-def test_product_in_panels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A matrix larger than a panel is taken in several; a smaller one behind it gets no leftovers."""
-    monkeypatch.setattr("reference_runtime.kernels.fast._PANEL", 1000)
+def test_a_tile_leaves_what_lies_behind_alone() -> None:
+    """Rows and tokens that fill no whole tile: what lies behind the matrix has no part in the result."""
     kernels, rng = FastKernels(1), np.random.default_rng(0)
-    x = rng.standard_normal((16, FFN), np.float32)
-    for rows in (224, 32):
-        for packing in ("rows", "columns"):
-            matrix = random_matrix(Q4_0, rows, FFN, packing, rng)
-            assert relative_rms(kernels.matmul(x, matrix), x.astype(np.float64) @ matrix.float32().T) < 1e-6
+    matrix = random_matrix(Q8_0, 35, FFN, "rows", rng)
+    guarded = np.full(len(matrix.data) + 4096, 255, np.uint8)  # NaN as scales, if they were read
+    guarded[: len(matrix.data)] = matrix.data
+    x = rng.standard_normal((19, FFN), np.float32)
+    found = kernels.matmul(x, Matrix(Q8_0, matrix.shape, guarded[: len(matrix.data)], "rows"))
+    np.testing.assert_array_equal(found, kernels.matmul(x, matrix))
+    assert np.isfinite(found).all()
 
 
 def test_every_quant_and_special_scale() -> None:
@@ -203,6 +208,21 @@ def test_attention_of_one_token(
     assert relative_rms(kernels.attend(*arguments), plain.attend(*arguments)) < 2e-6
 
 
+@pytest.mark.parametrize(("n_heads", "n_kv", "dim"), [(12, 2, 128), (3, 3, 32), (4, 2, 80)])
+@pytest.mark.parametrize(("n_tokens", "n_before"), [(2, 0), (16, 3), (17, 0), (33, 500), (70, 1)])
+@pytest.mark.parametrize("window", [None, 1, 20])
+def test_attention_of_several_tokens(
+    kernels: FastKernels, n_heads: int, n_kv: int, dim: int, n_tokens: int, n_before: int, window: int | None
+) -> None:
+    """Queries in tiles, whole and not, over a cache with room behind the last key, which is not read."""
+    rng, n_keys = np.random.default_rng(n_tokens), n_before + n_tokens
+    q = 3 * rng.standard_normal((n_tokens, n_heads, dim), np.float32)
+    keys, values = rng.standard_normal((2, n_kv, n_keys + 5, dim), np.float32)
+    keys[:, n_keys:] = values[:, n_keys:] = np.nan
+    arguments = q, keys[:, :n_keys], values[:, :n_keys], np.arange(n_before, n_keys), window
+    assert relative_rms(kernels.attend(*arguments), plain.attend(*arguments)) < 2e-6
+
+
 def test_attention_with_scores_far_apart() -> None:
     """Scores of several hundred neither overflow nor lose the largest; a NaN key shows."""
     rng = np.random.default_rng(0)
@@ -212,12 +232,16 @@ def test_attention_with_scores_far_apart() -> None:
     assert relative_rms(FastKernels(1).attend(*arguments), plain.attend(*arguments)) < 1e-5
     keys[0, 140, 3] = np.nan
     assert np.isnan(FastKernels(1).attend(*arguments)).all()
+    several = 100 * rng.standard_normal((3, 2, 32), np.float32), keys, values, np.arange(297, 300), None
+    assert np.isnan(FastKernels(1).attend(*several)).all()
+    keys[0, 140, 3] = 0
+    assert relative_rms(FastKernels(1).attend(*several), plain.attend(*several)) < 1e-5
 
 
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="numba has one thread")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_number_of_threads_changes_no_bit(kind: GGMLQuantizationType) -> None:
-    """Products, experts and attention of one token are bit-identical on one thread and on two."""
+    """Products, experts and attention, of one token and of several, are bit-identical on one thread and on two."""
     rng = np.random.default_rng(4)
     one, two = FastKernels(1), FastKernels(2)
     matrix, x = random_matrix(kind, 211, HIDDEN, "rows", rng), rng.standard_normal((1, HIDDEN), np.float32)
@@ -226,6 +250,11 @@ def test_the_number_of_threads_changes_no_bit(kind: GGMLQuantizationType) -> Non
     np.testing.assert_array_equal(run_experts(one, 1, wave)[0], run_experts(two, 1, wave)[0])
     q, cache = rng.standard_normal((1, 6, 64), np.float32), rng.standard_normal((2, 700, 64), np.float32)
     arguments = q, cache, cache, np.array([699]), None
+    np.testing.assert_array_equal(one.attend(*arguments), two.attend(*arguments))
+    x = rng.standard_normal((37, HIDDEN), np.float32)
+    np.testing.assert_array_equal(one.matmul(x, matrix), two.matmul(x, matrix))
+    np.testing.assert_array_equal(run_experts(one, 37, wave)[0], run_experts(two, 37, wave)[0])
+    arguments = rng.standard_normal((37, 6, 64), np.float32), cache, cache, np.arange(663, 700), 50
     np.testing.assert_array_equal(one.attend(*arguments), two.attend(*arguments))
 
 
@@ -251,7 +280,9 @@ def test_after_warming_up_nothing_is_compiled() -> None:
     FastKernels(1).matmul(x, wave[0][1].gate)
     cache = rng.standard_normal((2, 9, 32), np.float32)
     for keys in (cache, cache[:, :5]):
-        FastKernels(1).attend(x[:, :64].reshape(1, 2, 32), keys, keys, np.array([4]), None)
+        n_keys = keys.shape[1]
+        FastKernels(1).attend(x[:, :64].reshape(1, 2, 32), keys, keys, np.array([n_keys - 1]), None)
+        FastKernels(1).attend(x[:, :96].reshape(3, 1, 32), keys, keys, np.arange(n_keys - 3, n_keys), 2)
     assert {name: len(function.signatures) for name, function in functions.items()} == before
 
 

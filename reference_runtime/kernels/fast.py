@@ -1,13 +1,12 @@
 """
 The fast kernels: products straight from packed Q4_0 and Q8_0 weights with float32 activations, nothing rounded.
 
-One token takes numba kernels, several take unpacked panels and BLAS; whatever is not packed takes plain numpy.  Results
-do not depend on the number of threads (where BLAS has no part).  Only one Python thread may call these kernels at a
-time: numba's simplest thread layer allows no more.  BLAS counts its own threads.
+One token takes the kernels of fast_dots and fast_experts, several take tiles (fast_tiles); whatever is not packed takes
+plain numpy.  Results do not depend on the number of threads.  Only one Python thread may call these kernels at a time:
+numba's simplest thread layer allows no more.
 """
 
 import threading
-from collections.abc import Iterator
 
 import numba
 import numpy as np
@@ -17,14 +16,17 @@ from reference_runtime import packing
 from reference_runtime.core_affinity import noting_workers
 from reference_runtime.kernels import plain
 from reference_runtime.kernels.fast_attention import attend_one
+from reference_runtime.kernels.fast_chunk_attention import attend_chunk
 from reference_runtime.kernels.fast_dots import multiply_rows
 from reference_runtime.kernels.fast_experts import add_wave
-from reference_runtime.kernels.fast_panels import unpack_panel
+from reference_runtime.kernels.fast_tiles import multiply_tokens, multiply_tokens_by_columns, panels, panels_of_heads
 from reference_runtime.matrix import BLOCK, Matrix
 from reference_runtime.model import Expert, Wave
 
-_FEW = 12  # tokens that are multiplied one by one: up to here that beats unpacking
-_PANEL = 2**19  # float32 weights that are unpacked at a time
+BLAS_THREADS = 1  # has little left to do, and more threads of its own would spin for 20 ms beside those that compute
+MOST_ONE_BY_ONE = 8  # tokens that are multiplied one by one: up to here that beats unpacking
+MOST_OF_EXPERT = {"relu": 10, "silu": 8}  # the same of an expert's tokens: one alone skips what its gates shut
+_SMALL_BYTES, MOST_OF_SMALL = 2**16, 2  # and where an expert's gate is so small that the calls take longest
 MOST_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 _in_use = threading.local()  # numba counts threads per calling thread
 
@@ -37,7 +39,6 @@ class FastKernels:
         if not 1 <= n_threads <= MOST_THREADS:
             raise InputError("--threads", f"must be 1 to {MOST_THREADS}", n_threads)
         self.n_threads = n_threads
-        self._panel = np.empty(0, np.float32)
 
     def matmul(self, x: np.ndarray, matrix: Matrix) -> np.ndarray:
         """x @ matrix.T: float32 (n, columns) -> float32 (n, rows)."""
@@ -46,19 +47,15 @@ class FastKernels:
         if matrix.packing == "ggml":
             return x @ matrix.float32().T
         out = np.empty((len(x), matrix.shape[0]), np.float32)
-        if matrix.packing == "rows" and len(x) <= _FEW:
-            arguments = _kind(matrix), _address(matrix.data), matrix.shape[0], matrix.shape[1] // BLOCK
-            _use(self.n_threads)
+        where = _kind(matrix), _address(matrix.data), *matrix.shape
+        _use(self.n_threads)
+        if matrix.packing == "columns":
+            multiply_tokens_by_columns(self.n_threads, *where, panels(x), out)
+        elif len(x) > MOST_ONE_BY_ONE:
+            multiply_tokens(self.n_threads, *where, panels(x), out)
+        else:
             for one, to in zip(_owned(x), out, strict=True):
-                multiply_rows(self.n_threads, *arguments, one, to)
-            return out
-        if matrix.packing == "rows":
-            for start, stop, panel in self._panels(matrix):
-                np.matmul(x, panel.T, out=out[:, start:stop])
-            return out
-        out[:] = 0
-        for start, stop, panel in self._panels(matrix):
-            out += x[:, start:stop] @ panel
+                multiply_rows(self.n_threads, *where[:3], matrix.shape[1] // BLOCK, one, to)
         return out
 
     def attend(
@@ -66,15 +63,19 @@ class FastKernels:
     ) -> np.ndarray:
         """See reference_runtime.kernels.plain.attend."""
         n, n_heads, dim = q.shape
-        if n > 1 or dim % 32 or not (_is_plain(keys[0]) and _is_plain(values[0])):
+        are_last = positions[0] + n == keys.shape[1] and positions[-1] - positions[0] == n - 1
+        if dim % 32 or not (are_last and _is_plain(keys[0]) and _is_plain(values[0])):
             return plain.attend(q, keys, values, positions, window)
         first = 0 if window is None else max(0, int(positions[0]) - window + 1)
-        scaled = _owned(q * np.float32(dim**-0.5)).reshape(len(keys), -1, dim)  # (kv, heads / kv, dim)
         keys, values = keys[:, first:], values[:, first:]
-        addresses, strides = (_address(keys), _address(values)), (keys.strides[0], values.strides[0])
+        cache = _address(keys), _address(values), (keys.strides[0], values.strides[0])
+        scaled, group, n_keys = _owned(q * np.float32(dim**-0.5)), n_heads // len(keys), keys.shape[1]
         _use(self.n_threads)
-        mixed = attend_one(self.n_threads, scaled, *addresses, strides, keys.shape[1])
-        return mixed.reshape(1, n_heads * dim)
+        if n == 1:
+            return attend_one(self.n_threads, scaled.reshape(-1, group, dim), *cache, n_keys).reshape(1, -1)
+        mixed, seen = np.empty((n, n_heads, dim), np.float32), n_keys if window is None else min(window, n_keys)
+        attend_chunk(self.n_threads, panels_of_heads(scaled), *cache, group, n_keys, seen, n, mixed)
+        return mixed.reshape(n, -1)
 
     def add_experts(
         self,
@@ -87,7 +88,7 @@ class FastKernels:
     ) -> int:
         """
         See Kernels.  A token alone reads neither the up row nor the down column of a neuron whose gate is zero;
-        several tokens of an expert share its unpacked weights and multiply by the zeros.
+        many tokens of an expert share its unpacked weights and multiply by the zeros.
         """
         if len(z) == 1 and all(_is_packed(expert) for _, expert in wave):
             chosen = [int(np.flatnonzero(expert_ids[0] == expert_id)[0]) for expert_id, _ in wave]
@@ -97,7 +98,7 @@ class FastKernels:
         for expert_id, expert in wave:
             tokens, slots = np.nonzero(expert_ids == expert_id)  # (m,) each, a token once at most
             weights = expert_weights[tokens, slots]
-            if len(tokens) <= _FEW and _is_packed(expert):
+            if _is_packed(expert) and len(tokens) <= most_one_by_one(expert, activation):
                 for i, token in enumerate(tokens.tolist()):
                     n_zero += self._add_wave(mixed, z, token, [expert], weights[i : i + 1], activation)
             else:
@@ -109,21 +110,22 @@ class FastKernels:
         """Compile all kernels, or load them from numba's cache: up to a minute once, later a second."""
         packing.warm_up()
         rng = np.random.default_rng(0)
-        x = rng.standard_normal((_FEW + 1, BLOCK), np.float32)
+        x = rng.standard_normal((MOST_ONE_BY_ONE + 1, BLOCK), np.float32)
         for kind in sorted(packing.PACKED_KINDS):
             data = packing.pack(
                 np.zeros(packing.matrix_bytes(kind, BLOCK, BLOCK), np.uint8), kind, (BLOCK, BLOCK), "rows"
             )
             rows, columns = (Matrix(kind, (BLOCK, BLOCK), data, which) for which in ("rows", "columns"))
-            for n in (1, _FEW + 1):
+            for n in (1, MOST_ONE_BY_ONE + 1):
                 self.matmul(x[:n], rows)
                 self.matmul(x[:n], columns)
                 ids, weights = np.zeros((n, 1), np.int64), np.ones((n, 1), np.float32)
                 self.add_experts(x[:n].copy(), x[:n], [(0, Expert(rows, rows, columns))], ids, weights, "relu")
         cache = np.zeros((1, 2, BLOCK), np.float32)
-        for n_keys in (1, 2):
+        for n_keys in (1, 2):  # a slice of a cache is laid out as no array of its own, and as one where it is whole
             keys = cache[:, :n_keys]
-            self.attend(x[:1, None], keys, keys, np.zeros(1, np.int64), None)
+            for n in (1, n_keys):
+                self.attend(x[:n, None], keys, keys, np.arange(n_keys - n, n_keys), None)
 
     def _add_wave(
         self, mixed: np.ndarray, z: np.ndarray, token: int, experts: list[Expert], weights: np.ndarray, activation: str
@@ -137,24 +139,10 @@ class FastKernels:
         mixed[token] += out
         return int(n_zero)
 
-    def _panels(self, matrix: Matrix) -> Iterator[tuple[int, int, np.ndarray]]:
-        """
-        A packed matrix as float32, some lines at a time: first, last + 1, panel (lines, the other axis).
 
-        A line is a row, or a column of a matrix packed by columns.  The panel is overwritten by the next.
-        """
-        by_columns = matrix.packing == "columns"
-        n_lines, length = matrix.shape[::-1] if by_columns else matrix.shape
-        step = min(n_lines, max(1, _PANEL // length))
-        if self._panel.size < step * length:
-            self._panel = np.empty(step * length, np.float32)
-        for start in range(0, n_lines, step):
-            stop = min(start + step, n_lines)
-            panel = self._panel[: (stop - start) * length].reshape(-1, length)
-            where = by_columns, _kind(matrix), _address(matrix.data), *matrix.shape, start, stop
-            _use(self.n_threads)
-            unpack_panel(self.n_threads, *where, panel)
-            yield start, stop, panel
+def most_one_by_one(expert: Expert, activation: str) -> int:
+    """Tokens of a chunk up to which an expert takes them one by one."""
+    return MOST_OF_SMALL if expert.gate.data.nbytes < _SMALL_BYTES else MOST_OF_EXPERT[activation]
 
 
 def _use(n_threads: int) -> None:

@@ -169,6 +169,12 @@ def multiply(builder: Any, a: Any, b: Any) -> Any:
     return builder.fmul(a, b)
 
 
+@_operation(_floats, _floats, _floats)
+def larger(builder: Any, a: Any, b: Any) -> Any:
+    """The larger of each lane; b where one is NaN."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
 @_operation(_floats, _floats, _floats, _floats)
 def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once where the CPU can."""

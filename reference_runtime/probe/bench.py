@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from reference_runtime.core_affinity import bound_threads, free_this_thread
-from reference_runtime.kernels.fast import FastKernels
+from reference_runtime.kernels.fast import BLAS_THREADS, FastKernels
 from reference_runtime.probe.bursts import BurstKey, Bursts
 from reference_runtime.probe.in_situ import ModelInMemory, models_in_memory
 from reference_runtime.probe.memory import WeightArena, touch
@@ -56,7 +56,7 @@ class Bench:
     def take(self, name: str, n_round: int) -> Samples:
         """The samples of a part.  Raises InputError when a read fails."""
         samples = Samples()
-        with threadpool_limits(self._n_threads, user_api="blas"):
+        with threadpool_limits(BLAS_THREADS, user_api="blas"):
             self._parts[name].take(n_round, samples)
         return samples
 

@@ -12,7 +12,8 @@ from functools import partial
 import numpy as np
 from gguf import GGMLQuantizationType
 
-from reference_runtime.kernels.fast import FastKernels
+from reference_runtime.kernels.fast import MOST_OF_EXPERT, MOST_OF_SMALL, MOST_ONE_BY_ONE, FastKernels
+from reference_runtime.kernels.fast_tiles import TOKENS
 from reference_runtime.matrix import Matrix, matrix_bytes
 from reference_runtime.model import Expert, Wave
 from reference_runtime.probe.memory import (
@@ -30,9 +31,11 @@ from simulator.model.size import attention_matrices
 from simulator.model.spec import ModelSpec
 
 F32 = GGMLQuantizationType.F32
-FEW_TOKENS = (2, 12)  # up to 12 tokens the kernels multiply one by one
+FEW_TOKENS = (2, MOST_ONE_BY_ONE)
 ROW_EXPERTS = (1, 4)
-LOADS = (1, 4, *(FEW_TOKENS[-1] + more for more in (0, 1)), 32, 128)  # tokens of an expert of a chunk
+MOST_OF_RELU = MOST_OF_EXPERT["relu"]
+# Tokens of an expert of a chunk: up to where they are multiplied one by one, then whole tiles and the first of another.
+LOADS = (1, MOST_OF_SMALL, MOST_OF_SMALL + 1, MOST_OF_RELU, MOST_OF_RELU + 1, TOKENS, TOKENS + 1, 32, 33, 64, 128)
 MOST_GEMM_FLOP = 3e9  # a longer product of a chunk tells no more than a shorter one
 CHUNK_CONTEXTS = (0, 1024)  # keys before the chunk
 
@@ -112,7 +115,7 @@ def _chunk_expert_cases(
     """An expert of a chunk; shut gates save time only where its tokens are multiplied one by one."""
     for n in LOADS:
         inputs = ((0.0, OPEN_COLUMN), (ZERO_FRAC, SPARSE_COLUMN))
-        for zero_frac, column in inputs if n <= FEW_TOKENS[-1] else inputs[:1]:
+        for zero_frac, column in inputs if n <= MOST_OF_RELU else inputs[:1]:
             z = np.zeros((n, spec.hidden_size), np.float32)
             z[:, column] = 1
             key = RowKey("experts_chunk", name, pool.expert_bytes, n, zero_frac, plan.arena_bytes, kernels.n_threads)

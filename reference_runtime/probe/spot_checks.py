@@ -23,7 +23,7 @@ from moeplan.errors import InputError
 from moeplan.quantity import format_bytes
 from reference_runtime.conditions import ram_bytes, usable_cores
 from reference_runtime.core_affinity import bound_threads
-from reference_runtime.kernels.fast import MOST_THREADS, FastKernels
+from reference_runtime.kernels.fast import BLAS_THREADS, MOST_THREADS, FastKernels
 from reference_runtime.probe.bursts import BurstKey, Bursts
 from reference_runtime.probe.in_situ import ModelInMemory
 from reference_runtime.probe.memory import WeightArena, touch
@@ -92,7 +92,7 @@ class SpotWork:
         """Seconds of each check of this number of threads."""
         suffix = f"_token_t{self.kernels.n_threads}"
         touch(self.memory)
-        with threadpool_limits(self.kernels.n_threads, user_api="blas"):
+        with threadpool_limits(BLAS_THREADS, user_api="blas"):
             found = {
                 f"small{suffix}": trimmed_mean(self.small.token_seconds(self.kernels, N_SMALL_TOKENS)),
                 f"large{suffix}": trimmed_mean(self.large.token_seconds(self.kernels, N_LARGE_TOKENS)),
