@@ -86,9 +86,9 @@ def simulate(
         question = replace(question, model=with_kv_type(question.model, kv_type))
     read_ahead_bytes = _mapped_read_ahead(layout, read_ahead, timeline)
     chosen = None if engine is None else simulation.checked_engine(engine)
-    with step_bar("simulating tokens") as on_step:
+    with step_bar("simulating tokens") as on_progress:
         result = simulation.simulate(
-            question, engine=chosen, seed=seed, on_step=on_step, read_ahead_bytes=read_ahead_bytes
+            question, engine=chosen, seed=seed, on_progress=on_progress, read_ahead_bytes=read_ahead_bytes
         )
     if timeline is not None:
         _write_timeline(question, timeline)
@@ -132,10 +132,10 @@ def plan(
         adapt_trace,
     )  # fmt: skip
     chosen = checked_engine(engine or "simpy")
-    with step_bar("simulating tokens") as on_step, step_bar("searching") as on_part:
+    with step_bar("simulating tokens") as on_progress, step_bar("searching") as on_search:
         answer = planner.plan(
-            question, target_tokens_per_s, prices=price_list, engine=chosen, seed=seed, on_step=on_step,
-            on_part=on_part,
+            question, target_tokens_per_s, prices=price_list, engine=chosen, seed=seed, on_progress=on_progress,
+            on_search=on_search,
         )  # fmt: skip
     if output is not None:
         from reports.html import write_plan_report
@@ -245,8 +245,8 @@ def _write_timeline(question: "Question", path: Path) -> None:
     scenario = prepare(question).scenario
     if scenario is None:
         raise InputError("--timeline", "must be left out for a model that cannot run", str(path))
-    with step_bar("recording operations") as on_step:
-        _, records = simulate_with_records(scenario, on_step)
+    with step_bar("recording operations") as on_progress:
+        _, records = simulate_with_records(scenario, on_progress)
     with atomic_path(path) as temporary:
         records_frame(records).to_parquet(temporary)
 

@@ -111,10 +111,10 @@ def design(
     )
     routing = _routing(trace, zipf, repeat)
     holds_frac = designing.HOLDS_FRAC if holds is None else holds
-    with step_bar("simulating designs") as on_shape:
+    with step_bar("simulating designs") as on_progress:
         answer = designing.design(
             wish, question, routing, holds_frac=holds_frac, target_tokens_per_s=target_tokens_per_s, seed=seed,
-            on_shape=on_shape,
+            on_progress=on_progress,
         )  # fmt: skip
     if output is not None:
         from reports.html import write_design_report

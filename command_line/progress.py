@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from moeplan.progress import OnProgress, ignore_progress
+
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
 
@@ -21,15 +23,15 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[object], None]]:
 
 
 @contextmanager
-def resumed_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with the units done; those of its first call were done before and tell no speed."""
+def resumed_bar(title: str) -> Iterator[OnProgress]:
+    """Yields a function to call as OnProgress says; the units of its first call were done before and tell no speed."""
     with _progress() as progress:
         if progress is None:
-            yield lambda done: None
+            yield ignore_progress
             return
         tasks: list[TaskID] = []
 
-        def on_done(done: int) -> None:
+        def on_done(done: int, total: int) -> None:
             if not tasks:
                 tasks.append(progress.add_task(title, total=total, completed=done))
             progress.update(tasks[0], completed=done)
@@ -38,11 +40,11 @@ def resumed_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
-def step_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function to call with (units done, units in all); until then the bar only says that it runs."""
+def step_bar(title: str) -> Iterator[OnProgress]:
+    """Yields a function to call as OnProgress says; until then the bar only says that it runs."""
     with _progress() as progress:
         if progress is None:
-            yield lambda done, total: None
+            yield ignore_progress
             return
         task = progress.add_task(title, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

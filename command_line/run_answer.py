@@ -8,6 +8,7 @@ from rich.text import Text
 
 from command_line.console import answer_console
 from moeplan.quantity import format_bytes, format_seconds
+from reference_runtime.conditions import ram_bytes
 from reference_runtime.run_result import TEACHER_FORCED, RunResult
 
 SHADES = " ▁▂▃▄▅▆▇█"  # 0 to 1 in eight steps
@@ -63,13 +64,21 @@ def _lines(result: RunResult) -> list[str]:
         share = _share(result.hidden_frac)
         lines.append(f"hidden: {share} of the layers with a miss had it read before attention ended")
     grown = result.peak_rss_bytes - result.baseline_rss_bytes
-    cap = "no cap" if result.ram_cap_bytes is None else f"cap {format_bytes(result.ram_cap_bytes)}"
+    cap = _cap(result.ram_cap_bytes, ram_bytes())
     lines.append(
         f"memory: {format_bytes(grown)} above the {format_bytes(result.baseline_rss_bytes)} of the bare process at its "
         f"peak, {cap} (the allocator may add a tenth and 20 MB)"
     )
     lines.append(f"routing: {result.conditions['routing']}; {result.conditions['kernels']}; {result.conditions['cpu']}")
     return lines
+
+
+def _cap(cap_bytes: int | None, machine_bytes: int) -> str:
+    """The cap; one above the machine's RAM (0: not known) holds nobody back."""
+    if cap_bytes is None:
+        return "no cap"
+    more = f", more than this machine has ({format_bytes(machine_bytes)})" if 0 < machine_bytes < cap_bytes else ""
+    return f"cap {format_bytes(cap_bytes)}{more}"
 
 
 def _share(fraction: float) -> str:

@@ -131,14 +131,13 @@ def sweep(
     }  # fmt: skip
     check_target(target_tokens_per_s)
     gc.set_threshold(GARBAGE_OBJECTS)
-    from command_line.sweep_conditions import sweep_conditions
     from command_line.sweep_folder import read_conditions, write_sweep_report_of
     from simulator.sweeps.run import read_rows, run_sweep
 
     definition = _definition(output, file, given, settings, resume)
-    with resumed_bar("simulating scenarios", definition.n_scenarios) as on_rows:
+    with resumed_bar("simulating scenarios") as on_progress:
         chosen = _scheduler(workers, scheduler)
-        run_sweep(definition, output, chosen, conditions=sweep_conditions, on_rows=on_rows)
+        run_sweep(definition, output, chosen, on_progress=on_progress)
     rows, small_print = read_rows(output), read_conditions(output)
     without = "not asked for"
     if with_report:

@@ -41,8 +41,8 @@ def stats(
 
     with step_bar("reading the trace"):
         trace = load_trace(file)
-    with step_bar("replaying tokens") as on_token:
-        curve = statistics.hit_rate_curve(trace, carry_over=carry_over, on_token=on_token)
+    with step_bar("replaying tokens") as on_progress:
+        curve = statistics.hit_rate_curve(trace, carry_over=carry_over, on_progress=on_progress)
     answer = {
         "schema_version": 1,
         "model": trace.header.model,
@@ -106,10 +106,10 @@ def synthesize(
     from traces.synthetic import synthesize as make
 
     output_target(output)
-    with step_bar("drawing tokens") as on_token:
+    with step_bar("drawing tokens") as on_progress:
         trace = make(
             n_tokens=n_tokens, n_prefill=n_prefill, n_moe_layers=n_moe_layers, n_experts=n_experts, top_k=top_k,
-            zipf=zipf, repeat_frac=repeat, seed=seed, on_token=on_token,
+            zipf=zipf, repeat_frac=repeat, seed=seed, on_progress=on_progress,
         )  # fmt: skip
     with step_bar("writing"):
         write_trace(trace, output)

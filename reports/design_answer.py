@@ -4,7 +4,17 @@ import math
 
 from moeplan.quantity import format_bytes_up, format_params, format_rate
 from reports import wording
-from reports.design_wording import holds, holds_safely, largest, reading, running, shape
+from reports.design_wording import (
+    holds,
+    holds_safely,
+    is_elsewhere,
+    largest,
+    on_device,
+    ram_sentence,
+    reading,
+    running,
+    shape,
+)
 from simulator.plan_result import Decision, Design, DesignResult
 from simulator.result import Interval
 
@@ -31,10 +41,14 @@ def design_tone(result: DesignResult) -> Decision:
 
     With a target: yes where the low end of the interval reaches it for a design that reads nothing, whose speed hangs
     on no routing; likely where a design reaches it otherwise.  Without: yes where attention hides the reads of a
-    design, or nothing need be read; likely where only some designs read nothing.
+    design, or nothing need be read; likely where only some designs read nothing.  Cannot run
+    where all that run take more RAM than the device leaves.
     """
     if not running(result):
         return "no"
+    if is_elsewhere(result):
+        return "cannot_run"
+    result = on_device(result)
     if result.target_tokens_per_s is not None:
         if any(design.hidden_frac is None for design in _reaching_safely(result)):
             return "yes"
@@ -46,20 +60,29 @@ def design_tone(result: DesignResult) -> Decision:
 
 def design_headline(result: DesignResult) -> str:
     """The decision in a few words: about the target, where there is one."""
+    word, told = _headline(on_device(result))
+    word = wording.ELSEWHERE if is_elsewhere(result) else word
+    return f"{word}: {told}" if word else told
+
+
+def _headline(result: DesignResult) -> tuple[str, str]:
+    """The word that answers, empty without a target; and what it is said of."""
     target, n, n_all = result.target_tokens_per_s, len(_reaching(result)), len(result.designs)
     if target is None or not running(result):
-        return _finding(result)
+        return "", _finding(result)
     aim = f"{wording.goal(target)} tokens/s"
     if not n:
-        return f"No: none of {n_all} designs reaches {aim}" if n_all > 1 else f"No: the design does not reach {aim}"
+        return "No", f"none of {n_all} designs reaches {aim}" if n_all > 1 else f"the design does not reach {aim}"
     answer = "Yes" if design_tone(result) == "yes" else "Likely"
-    return f"{answer}: {f'{n} of {n_all} designs reach' if n_all > 1 else 'the design reaches'} {aim}"
+    return answer, f"{f'{n} of {n_all} designs reach' if n_all > 1 else 'the design reaches'} {aim}"
 
 
-def design_reasons(result: DesignResult) -> tuple[str, str]:
-    """Why, and the speeds: what the headline speaks of comes first."""
+def design_reasons(result: DesignResult) -> tuple[str, ...]:
+    """What must be said of the RAM cap; why, and the speeds: what the headline speaks of comes first."""
+    ram, result = ram_sentence(result), on_device(result)
     why, speed = design_reason(result), design_speed(result)
-    return (why, speed) if result.target_tokens_per_s is None else (f"{_cautious(result)}{speed}", why)
+    told = (why, speed) if result.target_tokens_per_s is None else (f"{_cautious(result)}{speed}", why)
+    return tuple(text for text in (ram, *told) if text)
 
 
 def _cautious(result: DesignResult) -> str:

@@ -7,7 +7,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from reports.design_wording import holds
-from reports.figure_style import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, VERMILION, WIDTH_IN, as_svg, figure_style
+from reports.figure_style import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    WIDTH_IN,
+    as_svg,
+    figure_style,
+    in_sight,
+)
 from reports.wording import goal, round_bytes
 from simulator.plan_result import Design, DesignResult
 
@@ -31,7 +43,7 @@ def design_figure(result: DesignResult) -> str:
             _design_speeds(panels[-1], designs, result.holds_frac, colour, mark)
         if has_reads:
             _time_axis(panels[0])
-        _speed_axis(panels[-1], result.target_tokens_per_s)
+        _speed_axis(panels[-1], result)
         _size_axis(panels[-1], result)
         _design_legend(figure, panels[0], list(groups), has_reads)
         return as_svg(figure)
@@ -47,8 +59,10 @@ def _time_axis(axes: Axes) -> None:
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=ticks, numticks=16))
 
 
-def _speed_axis(axes: Axes, target_tokens_per_s: float | None) -> None:
-    if target_tokens_per_s is not None:
+def _speed_axis(axes: Axes, result: DesignResult) -> None:
+    target_tokens_per_s = result.target_tokens_per_s
+    top = max(design.tokens_per_s.high for design in result.designs if design.tokens_per_s is not None)
+    if target_tokens_per_s is not None and in_sight(target_tokens_per_s, top):
         axes.axhline(target_tokens_per_s, color=INK, linewidth=1, linestyle=":")
         at, text = (1.01, target_tokens_per_s), f"target\n{goal(target_tokens_per_s)}"
         axes.annotate(text, at, xycoords=("axes fraction", "data"), ha="left", va="center", fontsize=8.5)

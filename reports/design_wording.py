@@ -1,6 +1,7 @@
 """What the parts of a design for a device are called and say: shared by the answer, the page and the terminal."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from moeplan.quantity import format_params, format_rate, format_seconds
 from reports import wording
@@ -50,6 +51,30 @@ def running(result: DesignResult) -> list[Design]:
 def reading(result: DesignResult) -> list[Design]:
     """The designs that miss an expert and so read."""
     return [design for design in result.designs if design.hidden_frac is not None]
+
+
+def on_device(result: DesignResult) -> DesignResult:
+    """The designs that the device as bought has the RAM for, those that cannot run too; all where none of them runs."""
+    there = tuple(design for design in result.designs if not design.is_beyond_device)
+    return replace(result, designs=there) if any(map(is_simulated, there)) else result
+
+
+def is_elsewhere(result: DesignResult) -> bool:
+    """Whether designs run, and all of these only on a device with more RAM."""
+    return bool(running(result)) and all(design.is_beyond_device for design in running(result))
+
+
+def ram_sentence(result: DesignResult) -> str:
+    """That the RAM cap is more than the device leaves, and what follows; empty for a cap within that."""
+    n, n_all = sum(design.is_beyond_device for design in result.designs), len(result.designs)
+    if not result.larger_cap or not running(result):
+        return result.larger_cap and f"{result.larger_cap}."
+    if is_elsewhere(result):
+        return f"{result.larger_cap}. Every figure here is for a device that has the RAM."
+    if not n:
+        return f"{result.larger_cap}; every design that runs takes less of it and fits."
+    rest = "takes more: a what-if, with ? at its speed" if n == 1 else "take more: what-ifs, with ? at their speeds"
+    return f"{result.larger_cap}; {n} of the {n_all} designs {rest}. Only the others count below."
 
 
 def largest(result: DesignResult, meets: Callable[[Design, float], bool]) -> Design | None:
@@ -139,7 +164,7 @@ def design_row(design: Design, holds_frac: float) -> dict[str, str]:
         "holds_safely_from": _rate(design.holds_safely_from_bytes_per_s, design.holds_safely_from_doubt)
         if reads
         else "",
-        "speed": "" if speed is None else wording.number(speed.value),
+        "speed": "" if speed is None else f"{wording.number(speed.value)}{'?' if design.is_beyond_device else ''}",
         "span": "" if speed is None else wording.span(speed),
         "no_locality": "" if no_locality is None else wording.number(no_locality),
     }

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
 YELLOW, GREY, LIGHT_GREY, INK, MUTED = "#F0E442", "#999999", "#E4E7EA", "#1B2730", "#5A6872"
+MOST_STRETCH = 3  # times the largest speed: up to there a target is drawn
 WIDTH_IN = 7.0  # the page scales it; the font sizes below are meant for this width
 
 STYLE = {
@@ -56,6 +57,11 @@ def new_axes(height_in: float) -> tuple[Figure, Axes]:
     """A figure of the common width with one axes."""
     figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def in_sight(target_tokens_per_s: float, top_tokens_per_s: float) -> bool:
+    """Whether a figure whose largest speed is the second number has room for a target; else speeds would be flat."""
+    return target_tokens_per_s <= MOST_STRETCH * top_tokens_per_s
 
 
 def as_svg(figure: Figure) -> str:

@@ -9,7 +9,7 @@ from reports.figure_style import as_data_uri
 from reports.figures import layer_figure, memory_figure, time_figure
 from reports.glossary import DESIGN_WORDS, LAYER_WORDS, scenario_words
 from reports.html_environment import write_page
-from reports.memory_wording import beyond, memory_finding, memory_rows
+from reports.memory_wording import memory_finding, memory_rows, said_first
 from reports.picture import Picture
 from reports.plan_page import plan_context
 from simulator.plan_result import DesignResult, PlanResult
@@ -31,7 +31,7 @@ def write_result_report(result: Result, path: Path) -> None:
         "title": wording.question(result),
         "headline": wording.headline(result),
         "tone": "cannot_run" if result.beyond_device else result.verdict,
-        "reason": beyond(result),
+        "reason": said_first(result),
         "words": scenario_words(result),
     }
     write_page("result.html.j2", path, **_result_context(result), **page)
@@ -59,8 +59,11 @@ def write_design_report(result: DesignResult, path: Path) -> None:
 
 
 def _design_picture(result: DesignResult) -> Picture:
-    caption = design_wording.picture_caption(result)
-    return Picture(design_wording.picture_title(result), as_data_uri(design_figure(result)), caption)
+    drawn = design_wording.on_device(result)
+    caption = design_wording.picture_caption(drawn)
+    if len(drawn.designs) < len(result.designs):
+        caption += " Not drawn: what takes more RAM than the device leaves."
+    return Picture(design_wording.picture_title(drawn), as_data_uri(design_figure(drawn)), caption)
 
 
 def _result_context(result: Result) -> dict[str, Any]:

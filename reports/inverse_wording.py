@@ -1,6 +1,6 @@
 """What inverse planning says, in words: limits, front and purchases; shared by the page and the terminal."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 from moeplan.quantity import format_bytes_up, format_rate, format_rate_up
@@ -186,11 +186,11 @@ def _storage_phrase(bytes_per_s: float) -> str:
 
 
 def purchase_rows(shop: Shopping, most: int | None = None) -> tuple[list[PurchaseRow], list[PurchaseRow]]:
-    """What has to be bought to meet the target, and to meet it safely; at most so many of each."""
+    """What has to be bought to meet the target, and to meet it safely, which is told once; at most so many of each."""
     bought = [buy for buy in shop.purchases if buy.price > 0]  # what is there is not bought
-    value = [buy for buy in bought if not buy.is_cautious][:most]
-    safe = [buy for buy in bought if buy.is_cautious][:most]
-    return [_purchase_row(shop, buy) for buy in value], [_purchase_row(shop, buy) for buy in safe]
+    safe = [buy for buy in bought if buy.is_cautious]
+    value = [buy for buy in bought if not buy.is_cautious and replace(buy, is_cautious=True) not in safe]
+    return [_purchase_row(shop, buy) for buy in value[:most]], [_purchase_row(shop, buy) for buy in safe[:most]]
 
 
 def _purchase_row(shop: Shopping, buy: Purchase) -> PurchaseRow:
@@ -223,6 +223,8 @@ def shopping_finding(shop: Shopping, target_tokens_per_s: float, ram_cap_bytes: 
         whose = " that this device can have" if shop.left_out else ""
         return f"None of the parts on the price list{whose} reaches {target}"
     value, safe = (next((buy for buy in shop.purchases if buy.is_cautious == end), None) for end in (False, True))
+    if value is not None and value.price and safe == replace(value, is_cautious=True):
+        return _phrase(shop, value, f"{target}, safely too,")
     if value is None or not _is_today(value, ram_cap_bytes):
         return f"{_value_finding(shop, value, target)}; {_safe_phrase(shop, safe)}"
     if safe is None:

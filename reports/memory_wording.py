@@ -42,11 +42,14 @@ def memory_rows(memory: MemoryResult) -> tuple[MemoryRow, ...]:
     return tuple(row for row in rows if row.storage_bytes or row.resident_bytes or streams)
 
 
-def beyond(result: Result) -> str:
-    """That the device as bought has too little RAM, with the arithmetic; empty where it has enough."""
-    if not result.beyond_device:
-        return ""
-    return f"{result.beyond_device} Every figure here is for a device that has the RAM."
+def said_first(result: Result) -> str:
+    """
+    What of the RAM cap goes before all else: that the device has too little RAM, with the arithmetic, or that the cap
+    is more than it leaves and the model takes less; empty for a cap within what it leaves.
+    """
+    if result.beyond_device:
+        return f"{result.beyond_device} Every figure here is for a device that has the RAM."
+    return result.larger_cap
 
 
 def memory_sentence(memory: MemoryResult) -> str:

@@ -4,7 +4,7 @@ from moeplan.quantity import format_bytes, format_rate
 from reports import wording
 from reports.grid import Grid
 from reports.inverse_wording import WHAT, as_bound, is_told_future, limit_value
-from reports.memory_wording import beyond
+from reports.memory_wording import said_first
 from simulator.plan_result import Change, ChangeKind, Limit, PlanResult, Shopping
 from simulator.result import SweepRow
 
@@ -36,19 +36,8 @@ def plan_reason(plan: PlanResult) -> str:
 
     Empty where the result cannot run and neither holds.
     """
-    first = beyond(plan.result) or _larger_cap(plan)
-    return " ".join(text for text in (first, _target_reason(plan), BOUNDS if is_told_future(plan) else "") if text)
-
-
-def _larger_cap(plan: PlanResult) -> str:
-    """That the RAM cap is more than the device leaves, and whether the model takes less."""
-    memory, available = plan.result.memory, plan.available_ram_bytes
-    if available is None or memory.ram_cap_bytes <= available:
-        return ""
-    runs = plan.result.tokens_per_s is not None
-    fits = f"; the model takes {wording.size(memory.resident_bytes)} of it and fits" if runs else ""
-    cap, left = wording.size(memory.ram_cap_bytes), wording.size(available)
-    return f"The RAM cap of {cap} is more than the {left} that this device leaves to a program{fits}."
+    told = said_first(plan.result), _target_reason(plan), BOUNDS if is_told_future(plan) else ""
+    return " ".join(text for text in told if text)
 
 
 def _target_reason(plan: PlanResult) -> str:

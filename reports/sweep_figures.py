@@ -20,6 +20,7 @@ from reports.figure_style import (
     YELLOW,
     as_svg,
     figure_style,
+    in_sight,
 )
 from reports.sweep_charts import Chart, Series
 from reports.wording import goal, number
@@ -118,6 +119,12 @@ def _bar_figure(chart: Chart, target_tokens_per_s: float | None) -> Figure:
 
 
 def _target(axes: Axes, target_tokens_per_s: float, *, is_bars: bool) -> None:
+    top = (axes.get_xlim() if is_bars else axes.get_ylim())[1]
+    if not in_sight(target_tokens_per_s, top):
+        return
+    if target_tokens_per_s > top:
+        stretch = axes.set_xlim if is_bars else axes.set_ylim
+        stretch(0, 1.05 * target_tokens_per_s)
     draw = axes.axvline if is_bars else axes.axhline
     draw(target_tokens_per_s, color=VERMILION, linewidth=1.2, linestyle=":")
     at = (target_tokens_per_s, 1.0) if is_bars else (1.0, target_tokens_per_s)

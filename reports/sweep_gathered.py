@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from reports.alike import alike, merged
+from moeplan.alike import alike, merged
 from reports.sweep_findings import Split
 from reports.sweep_inputs import INPUTS, scope, varied
 from simulator.result import SweepRow
@@ -40,7 +40,8 @@ def cannot(sweep: Split) -> list[str]:
         for places in alike(row.reason for row in rows).values():
             same = [rows[place] for place in places]
             which = scope(same, among, inputs)
-            who = f"{of_all(len(same), len(sweep.rows))} {verb}{f' ({which})' if which else ''}"
+            said = verb if len(same) > 1 else verb.replace("their speeds are what-ifs", "its speed is a what-if")
+            who = f"{of_all(len(same), len(sweep.rows))} {said}{f' ({which})' if which else ''}"
             found.append(f"{who}: {merged([row.reason for row in same]) or 'no reason was kept'}")
     return found
 
@@ -48,18 +49,24 @@ def cannot(sweep: Split) -> list[str]:
 def sweep_warnings(sweep: Split) -> list[str]:
     """Every warning of the scenarios that run, once, with the scenarios that it concerns where these are not all."""
     among = (*sweep.real, *sweep.bounds) or sweep.beyond
-    rows_of: dict[str, list[SweepRow]] = {}
-    for group in _by_place(among):
-        told = [(text, row) for row in group for text in row.warnings.splitlines()]
-        for places in alike(text for text, _ in told).values():
-            text = merged([told[place][0] for place in places])
-            rows_of.setdefault(text, []).extend(told[place][1] for place in places)
+    of_places = [kind for group in _by_place(among) for kind in _merged(_told(group))]
+    told = [(text, row) for text, same in of_places for row in same]
     found = []
-    for text, rows in rows_of.items():
+    for text, rows in _merged(told, sizes_alone=True):
         which = scope(rows, among, varied(among))
         count = f"{len(rows):,} of {len(among):,} scenarios"
         found.append(text if len(rows) == len(among) else f"{f'{which} ({count})' if which else count}: {text}")
     return found
+
+
+def _told(rows: Sequence[SweepRow]) -> list[tuple[str, SweepRow]]:
+    return [(text, row) for row in rows for text in row.warnings.splitlines()]
+
+
+def _merged(told: Sequence[tuple[str, SweepRow]], *, sizes_alone: bool = False) -> list[tuple[str, list[SweepRow]]]:
+    """Texts that are alike as one, with the rows of all."""
+    kinds = alike((text for text, _ in told), sizes_alone=sizes_alone).values()
+    return [(merged([told[place][0] for place in places]), [told[place][1] for place in places]) for places in kinds]
 
 
 def _by_place(rows: Sequence[SweepRow]) -> list[list[SweepRow]]:

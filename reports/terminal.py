@@ -10,7 +10,7 @@ from moeplan.quantity import format_seconds
 from reports import plan_wording, wording
 from reports.console_text import plain, print_lines, print_things, text_width
 from reports.inverse_terminal import render_inverse
-from reports.memory_wording import beyond, memory_rows
+from reports.memory_wording import memory_rows, said_first
 from simulator.plan_result import PlanResult
 from simulator.result import Interval, MemoryResult, Result
 
@@ -44,7 +44,7 @@ def render_result(result: Result, console: Console) -> None:
     print_things(console, Text(plain(wording.question(result))))
     tone = "cannot_run" if result.beyond_device else result.verdict
     _answer(console, wording.headline(result), tone, result.tokens_per_s)
-    print_lines(console, beyond(result), wording.bound_sentence(result))
+    print_lines(console, said_first(result), wording.bound_sentence(result))
     _body(console, result)
     _end(console, result)
 

@@ -11,6 +11,7 @@ BOUND = {
     "storage_bandwidth": "Storage bandwidth bounds it: the experts that miss arrive at the SSD's read rate.",
     "storage_latency": "Storage latency bounds it: the time per read request, not the bytes, sets the pace.",
 }
+ELSEWHERE = "Not on this device as bought; with that RAM"
 BOUND_NAME = {
     "compute": "compute",
     "ram_bandwidth": "RAM bandwidth",
@@ -143,7 +144,7 @@ def headline(result: Result) -> str:
     if result.verdict == "cannot_run":
         return "It cannot run"
     if result.beyond_device:
-        return "Not on this device as bought; with that RAM"
+        return ELSEWHERE
     if is_bound(result):
         return "Upper bound"
     if result.verdict == "resident":

@@ -238,7 +238,8 @@ def miss_costs(
     Of up to `most` experts of a layout; no RAM bandwidth has a part in it.
 
     What a wait costs follows from how long the row's reads take on this storage, not from the single row's wait, so
-    that rows with as many misses cost the same.  read_s: of another storage speed than the device's, see read_table.
+    that rows with as many misses cost the same.  Beyond the measured sizes and numbers of misses what was measured at
+    their end holds.  read_s: of another storage speed than the device's, see read_table.
     """
     factor, kernels, n_bytes = rates.kernel_factor, rates.kernels, layout.padded_bytes
     read_s = read_table(rates, layout, most) if read_s is None else read_s

@@ -204,14 +204,14 @@ def _distinct_rows(
     and layer its index; loads, see Step, of chunks on a device with measured kernels, where they matter.
     """
     pairs, index = _distinct_pairs(n_used, n_tokens)
-    at = {(used, n, ()): i for i, (used, n) in enumerate(pairs)}
+    known: dict[tuple[int, int, tuple[int, ...]], int] = {(used, n, ()): i for i, (used, n) in enumerate(pairs)}
     if scenario.rates.kernels is None:
-        return list(at), index
-    known: dict[tuple[int, int, tuple[int, ...]], int] = at  # type: ignore[assignment]
-    for step in np.flatnonzero(n_tokens > 1).tolist():
-        for layer, used in enumerate(n_used[step].tolist()):
-            key = used, int(n_tokens[step]), scenario.steps[step].loads_of(layer)
-            index[step, layer] = known.setdefault(key, len(known))
+        return list(known), index
+    for at_step in np.flatnonzero(n_tokens > 1).tolist():
+        step = scenario.steps[at_step]
+        for layer, used in enumerate(n_used[at_step].tolist()):
+            key = used, step.n_tokens, step.loads_of(layer)
+            index[at_step, layer] = known.setdefault(key, len(known))
     return list(known), index
 
 

@@ -4,11 +4,10 @@ The SimPy engine: the authority on times.
 The steps of the model are a process on the machine's clock, operation by operation and read by read.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import simpy
 
+from moeplan.progress import OnProgress, ignore_progress
 from simulator.costs import StepCosts, miss_costs
 from simulator.machine import Burst, Machine, Process
 from simulator.prefetch import PRE_ATTENTION
@@ -16,20 +15,15 @@ from simulator.scenario import Scenario, Step, first_cache
 from simulator.timeline import COMPUTE_OPS, Timeline
 from traces.op_record import NO_LAYER, OpRecord
 
-OnStep = Callable[[int, int], None]  # (steps done, steps in all), called now and then
 STEPS_PER_CALL = 16
-
-
-def ignore_steps(n_done: int, n_steps: int) -> None:
-    """The OnStep of a caller who does not watch."""
 
 
 class _Run:
     """One simulation: the state that the step process writes."""
 
-    def __init__(self, scenario: Scenario, with_records: bool, on_step: OnStep = ignore_steps) -> None:
+    def __init__(self, scenario: Scenario, with_records: bool, on_progress: OnProgress = ignore_progress) -> None:
         self.scenario, self.model = scenario, scenario.model
-        self.on_step = on_step
+        self.on_progress = on_progress
         self.env = simpy.Environment()
         self.machine = Machine(self.env, scenario)
         self.costs = StepCosts(scenario.model, scenario.rates, scenario.lm_head_predictor)
@@ -66,7 +60,7 @@ class _Run:
             self.read_busy_s[index] = self.machine.read_busy_s - busy
             self._keep(index)
             if index % STEPS_PER_CALL == 0:
-                self.on_step(index + 1, len(self.scenario.steps))
+                self.on_progress(index + 1, len(self.scenario.steps))
 
     def _keep(self, index: int) -> None:
         """What a step took, into the arrays; kept in lists until then, which are faster to write to."""
@@ -162,13 +156,15 @@ class _Run:
         self.booked_s = now
 
 
-def simulate_simpy(scenario: Scenario, on_step: OnStep = ignore_steps) -> Timeline:
-    """The timeline of a scenario, event by event; on_step watches its progress."""
-    return _Run(scenario, with_records=False, on_step=on_step).run()
+def simulate_simpy(scenario: Scenario, on_progress: OnProgress = ignore_progress) -> Timeline:
+    """The timeline of a scenario, event by event; on_progress watches its steps."""
+    return _Run(scenario, with_records=False, on_progress=on_progress).run()
 
 
-def simulate_with_records(scenario: Scenario, on_step: OnStep = ignore_steps) -> tuple[Timeline, list[OpRecord]]:
+def simulate_with_records(
+    scenario: Scenario, on_progress: OnProgress = ignore_progress
+) -> tuple[Timeline, list[OpRecord]]:
     """The timeline, and one OpRecord for every operation."""
-    run = _Run(scenario, with_records=True, on_step=on_step)
+    run = _Run(scenario, with_records=True, on_progress=on_progress)
     timeline = run.run()
     return timeline, run.records or []

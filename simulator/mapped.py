@@ -18,8 +18,8 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.storage import StorageModel
+from moeplan.progress import OnProgress, ignore_progress
 from simulator.engine_fast import Decisions, FastEngine
-from simulator.engine_simpy import OnStep, ignore_steps
 from simulator.mapped_file import mapped_file
 from simulator.page_cache import PAGE_BYTES, Eviction, PageCache, Touched
 from simulator.question import Prepared, Question
@@ -72,14 +72,14 @@ def _window_pages(read_ahead_bytes: int) -> int:
 class MappedEngine:
     """The pages of every step, found once; times for any rates."""
 
-    def __init__(self, prepared: Prepared, mapping: Mapping, on_step: OnStep = ignore_steps) -> None:
-        """prepared has a scenario; on_step watches the replay."""
+    def __init__(self, prepared: Prepared, mapping: Mapping, on_progress: OnProgress = ignore_progress) -> None:
+        """prepared has a scenario; on_progress watches the replay."""
         assert prepared.scenario is not None
         self.mapping, self.prepared = mapping, prepared
         self.scenario: Scenario = replace(prepared.scenario, preloaded=True, n_slots=_all_experts(prepared.scenario))
         self._compute = FastEngine(self.scenario)
         self.capacity_pages = max(0, prepared.plan.memory.cache_bytes - mapping.other_bytes) // PAGE_BYTES
-        self.touched = self._replay(on_step)
+        self.touched = self._replay(on_progress)
 
     @property
     def decisions(self) -> Decisions:
@@ -161,7 +161,7 @@ class MappedEngine:
         question = self.prepared.question
         return question.n_threads or question.profile.cpu.threads
 
-    def _replay(self, on_step: OnStep) -> tuple[Touched, ...]:
+    def _replay(self, on_progress: OnProgress) -> tuple[Touched, ...]:
         file, trace = mapped_file(self.scenario.model), self.prepared.question.trace
         cache = PageCache(file.n_pages, self.capacity_pages, self.mapping.load_window_pages, self.mapping.eviction)
         ids = None if trace is None else trace.token_id
@@ -177,7 +177,7 @@ class MappedEngine:
         touched = []
         for step in self.scenario.steps:
             touched.append(touch(step))
-            on_step(len(touched), len(self.scenario.steps))
+            on_progress(len(touched), len(self.scenario.steps))
         return tuple(touched)
 
 

@@ -171,7 +171,8 @@ class Design:
     hidden_frac: share of those pairs with t_attention >= t_prefetch, None without a miss; hidden_low_frac: the low end
     of its 80 % interval; holds_from_bytes_per_s: the least storage speed with which it holds,
     holds_safely_from_bytes_per_s: with which the low end does too; their doubts: why nobody can have such a storage for
-    the device, empty where somebody can; all_in_ram_bytes: the RAM with which nothing is read;
+    the device, empty where somebody can; all_in_ram_bytes: the RAM with which nothing is read; is_beyond_device: it
+    takes more RAM than the device leaves, so that its figures are what-ifs;
     no_locality_tokens_per_s: with uniform, independent routing; is_recorded: the routing is a recorded trace's;
     verdict: failed where it could not be simulated; reason: why it cannot run, or was not simulated.
     """
@@ -200,6 +201,7 @@ class Design:
     tokens_per_s: Interval | None = None
     no_locality_tokens_per_s: float | None = None
     all_in_ram_bytes: int = 0
+    is_beyond_device: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ class DesignResult:
     designs: largest experts first; holds_frac: share of the pairs with a miss from which it is said to hold;
     fixed: what is the same for all, in words; params_fixed, active_fixed: whether N and A are;
     is_prefetched: whether reads run beside attention; else what holds is what a prefetch would hide;
-    small_print: the conditions.
+    larger_cap: that the RAM cap is more than the device leaves, without a full stop; small_print: the conditions.
     """
 
     designs: tuple[Design, ...]
@@ -222,6 +224,7 @@ class DesignResult:
     small_print: dict[str, str]
     warnings: tuple[str, ...] = ()
     is_prefetched: bool = True
+    larger_cap: str = ""
     schema_version: int = SCHEMA_VERSION
 
     def as_json(self) -> dict[str, Any]:

@@ -6,11 +6,11 @@ same draws: a scenario has one interval wherever it stands.
 """
 
 import math
-from collections.abc import Callable
 
 from moeplan.errors import InputError
+from moeplan.progress import OnProgress, ignore_progress
 from simulator.closed_form.replay import lean_replay
-from simulator.engine_simpy import OnStep, ignore_steps
+from simulator.interval import N_SAMPLES
 from simulator.inverse.changes import changes
 from simulator.inverse.front import pareto_front
 from simulator.inverse.limits import N_LIMITS, limits
@@ -20,7 +20,7 @@ from simulator.inverse.speeds import Speeds
 from simulator.plan_result import Decision, Front, Limit, PlanResult
 from simulator.question import Question, available_ram_bytes, prepare, question_rates
 from simulator.result import Result
-from simulator.simulate import N_SAMPLES, Engine, simulate
+from simulator.simulate import Engine, simulate
 from simulator.small_print import is_stand_in, is_upper_bound
 from simulator.sold import storage_ceiling
 from simulator.sweeps.in_memory import Grid, round_caps, round_rates, sweep
@@ -34,23 +34,23 @@ def plan(
     engine: Engine = "simpy",
     n_samples: int = N_SAMPLES,
     seed: int = 0,
-    on_step: OnStep = ignore_steps,
-    on_part: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: OnProgress = ignore_progress,
+    on_search: OnProgress = ignore_progress,
 ) -> PlanResult:
     """
     The decision for a target speed, the changes that reach it, its limits, and a grid RAM cap x storage speed.
 
-    n_samples: Monte Carlo draws behind every interval; on_step watches the engine, on_part the searches after it: parts
-    done, in all.  Raises InputError.
+    n_samples: Monte Carlo draws behind every interval; on_progress watches the engine, on_search the searches after it:
+    parts done, in all.  Raises InputError.
     """
     if not 0 < target_tokens_per_s < math.inf:
         raise InputError("--target-tokens-per-s", "must be above zero and finite", target_tokens_per_s)
-    result = simulate(question, engine=engine, n_samples=n_samples, seed=seed, on_step=on_step)
+    result = simulate(question, engine=engine, n_samples=n_samples, seed=seed, on_progress=on_progress)
     speeds = Speeds(question, n_samples, seed)
     n_parts = 4 + N_LIMITS
 
     def done(n_done: int) -> None:
-        on_part(n_done, n_parts)
+        on_search(n_done, n_parts)
 
     rows = sweep(question, default_grid(question), n_samples=n_samples, seed=seed)
     done(1)

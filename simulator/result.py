@@ -112,7 +112,8 @@ class Result:
     n_prompt_tokens: prompt of the first request, which ttft_s belongs to; page_cache: where the model file is mapped;
     warnings: what a reader must not miss, one sentence each; small_print: the conditions, name to text;
     beyond_device: why the device as bought cannot run it, having too little RAM for what is resident: every figure is
-    then a what-if; empty where it can.
+    then a what-if; empty where it can.  larger_cap: that the RAM cap is more than the device leaves, where the model
+    takes less or cannot run with it either.
     """
 
     verdict: Verdict
@@ -134,6 +135,7 @@ class Result:
     page_cache: PageCacheResult | None = None
     warnings: tuple[str, ...] = ()
     beyond_device: str = ""
+    larger_cap: str = ""
     schema_version: int = SCHEMA_VERSION
 
     def as_json(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Step:
     loads: Sequence[tuple[int, ...]] = field(default=(), compare=False)
 
     def loads_of(self, moe_layer: int) -> tuple[int, ...]:
-        """Tokens of each expert of a layer's row, () for one token and where it is not known."""
+        """Tokens of each expert of a layer's row, () for a decode token and where it is not known."""
         return self.loads[moe_layer] if self.loads else ()
 
     @property

@@ -9,10 +9,12 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
+from moeplan.progress import OnProgress, ignore_progress
 from simulator.closed_form.counted_time import CountedTime
 from simulator.closed_form.replay import lean_replay
 from simulator.engine_fast import FastEngine
-from simulator.engine_simpy import OnStep, ignore_steps, simulate_simpy
+from simulator.engine_simpy import simulate_simpy
+from simulator.interval import N_SAMPLES, interval_of
 from simulator.mapped import MappedEngine, mapping_of
 from simulator.prefetch import check_prefetch
 from simulator.question import Prepared, Question, drawn_devices, prepare, question_rates, with_what_ifs
@@ -22,6 +24,7 @@ from simulator.small_print import (
     beyond_device,
     is_stand_in,
     is_upper_bound,
+    larger_cap,
     mapped_small_print,
     small_print,
     warnings_of,
@@ -30,8 +33,6 @@ from simulator.timeline import COMPUTE_OPS, Timeline
 from simulator.what_bounds import Seconds, bound_by
 
 Engine = Literal["simpy", "fast"]
-INTERVAL_FRAC = 0.80
-N_SAMPLES = 200  # Monte Carlo draws; the ends of the interval move by about 2 % of its width from seed to seed
 FIRST_TOKENS = 16
 
 
@@ -41,14 +42,14 @@ def simulate(
     engine: Engine | None = None,
     n_samples: int = N_SAMPLES,
     seed: int = 0,
-    on_step: OnStep = ignore_steps,
+    on_progress: OnProgress = ignore_progress,
     read_ahead_bytes: int | None = None,
 ) -> Result:
     """
     The answer to a question; an infeasible one is answered too, with its arithmetic.
 
     The engine computes the central timeline; the intervals come from n_samples draws of the stated uncertainties,
-    timed in closed form with the same decisions.  on_step watches the SimPy engine, and the replay of a mapped
+    timed in closed form with the same decisions.  on_progress watches the SimPy engine, and the replay of a mapped
     file.  The layout `mmap` has an engine of its own and takes no other (engine must be None, else InputError; None is
     simpy elsewhere); read_ahead_bytes: for that one, None takes the profile's.
     """
@@ -61,10 +62,13 @@ def simulate(
         return cannot_run(prepared)
     if question.layout == "mmap":
         mapping = mapping_of(question, read_ahead_bytes)
-        return simulate_mapped(MappedEngine(prepared, mapping, on_step), n_samples, seed)
+        return simulate_mapped(MappedEngine(prepared, mapping, on_progress), n_samples, seed)
     engine = engine or "simpy"
     scenario = prepared.scenario
-    timeline = simulate_simpy(scenario, on_step) if engine == "simpy" else FastEngine(scenario).timeline(scenario.rates)
+    if engine == "simpy":
+        timeline = simulate_simpy(scenario, on_progress)
+    else:
+        timeline = FastEngine(scenario).timeline(scenario.rates)
     decode, n_tokens = CountedTime(scenario, timeline.n_misses), int(scenario.is_counted.sum())
     speed, ttft = intervals(decode.seconds, n_tokens, question, n_samples, seed, prefill_seconds(scenario))
     return replace(
@@ -75,6 +79,7 @@ def simulate(
         small_print=small_print(prepared, engine, n_samples, seed),
         warnings=(*warnings_of(prepared), *_if_misses_double(timeline, prepared)),
         beyond_device=beyond_device(prepared),
+        larger_cap=larger_cap(prepared),
     )
 
 
@@ -105,6 +110,7 @@ def simulate_mapped(mapped: MappedEngine, n_samples: int = N_SAMPLES, seed: int 
         small_print=small_print(prepared, "mapped", n_samples, seed) | mapped_small_print(page_cache, scenario.model),
         warnings=tuple(warnings_of(prepared)),
         beyond_device=beyond_device(prepared),
+        larger_cap=larger_cap(prepared),
     )
 
 
@@ -136,6 +142,7 @@ def cannot_run(prepared: Prepared) -> Result:
         storage_read_bytes_per_s=question_rates(prepared.question).sequential_read_bytes_per_s,
         small_print=small_print(prepared, "none", 0, 0),
         warnings=tuple(warnings_of(prepared)),
+        larger_cap=larger_cap(prepared),
     )
 
 
@@ -176,14 +183,6 @@ def intervals(
             firsts.append(prompt(drawn, sparsity))
     speed = interval_of(n_tokens / decode(*central), speeds)
     return speed, None if prompt is None else interval_of(prompt(*central), firsts)
-
-
-def interval_of(value: float, draws: list[float]) -> Interval:
-    """The value with the ends of its 80 % interval over the draws, which always holds the value."""
-    if not draws:
-        return Interval(value, value, value)
-    low, high = np.quantile(draws, [(1 - INTERVAL_FRAC) / 2, (1 + INTERVAL_FRAC) / 2])
-    return Interval(value, float(min(low, value)), float(max(high, value)))
 
 
 def _summary(prepared: Prepared, scenario: Scenario, timeline: Timeline) -> Result:

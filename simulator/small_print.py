@@ -142,14 +142,6 @@ def warnings_of(prepared: Prepared) -> list[str]:
     """One sentence each."""
     question, plan = prepared.question, prepared.plan
     found: list[str] = []
-    available = available_ram_bytes(question.profile)
-    if question.cap_bytes > available:
-        taken = format_bytes(plan.memory.resident_bytes)
-        fits = "" if beyond_device(prepared) else f"; the model takes {taken} and fits"
-        found.append(
-            f"The RAM cap of {format_bytes(question.cap_bytes)} is more than the {format_bytes(available)} that "
-            f"{question.profile.title} leaves to a program{fits}."
-        )
     if is_upper_bound(question):
         found.append(
             f"{question.cache_policy} is told the future and so misses least: a bound that no runtime reaches, not a "
@@ -177,6 +169,28 @@ def storage_doubt(question: Question) -> str:
         return ""
     doubt = doubt_of_storage(question.profile, rate)
     return f"A storage read of {format_rate(rate)} is {doubt}: a what-if." if doubt else ""
+
+
+def larger_cap(prepared: Prepared) -> str:
+    """
+    That the RAM cap is more than the device leaves, where the model takes less or cannot run with it either; or empty.
+
+    Where it takes more than the device leaves see beyond_device.
+    """
+    cap = cap_above_device(prepared.question)
+    if not cap or prepared.scenario is None:
+        return f"{cap}." if cap else ""
+    taken = format_bytes(prepared.plan.memory.resident_bytes)
+    return "" if beyond_device(prepared) else f"{cap}; the model takes {taken} of it and fits."
+
+
+def cap_above_device(question: Question) -> str:
+    """That the RAM cap is more than the device leaves, without a full stop; empty for one within it."""
+    available = available_ram_bytes(question.profile)
+    if question.cap_bytes <= available:
+        return ""
+    cap, left = format_bytes(question.cap_bytes), format_bytes(available)
+    return f"The RAM cap of {cap} is more than the {left} that this device leaves to a program"
 
 
 def beyond_device(prepared: Prepared) -> str:

@@ -7,8 +7,9 @@ Ceilings are those of a link, or what the makers state for their fastest parts o
 import re
 
 from hardware_profiles.schema import HardwareProfile
-from moeplan.quantity import format_rate
+from moeplan.quantity import format_bytes, format_rate
 from simulator.plan_result import StorageCeiling
+from simulator.question import available_ram_bytes
 
 # PCIe carries so many bytes per second and lane: transfers x what the line code leaves (8b/10b, from generation 3
 # 128b/130b) / 8 bits; PCI-SIG, base specifications 1.0 to 5.0.
@@ -58,6 +59,12 @@ def storage_ceiling(kind: str) -> StorageCeiling:
         if word in kind.split():
             return StorageCeiling(bytes_per_s, f"this device's {word}")
     return StorageCeiling(FASTEST_NVME_BYTES_PER_S, "any drive")
+
+
+def doubt_of_cap(profile: HardwareProfile, cap_bytes: int) -> str:
+    """Why a RAM cap is none for the device as bought; empty where it leaves a program so much."""
+    available = available_ram_bytes(profile)
+    return "" if cap_bytes <= available else f"more RAM than the {format_bytes(available)} that this device leaves"
 
 
 def doubt_of_ram(profile: HardwareProfile, factor: float) -> str:

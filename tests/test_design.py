@@ -11,6 +11,7 @@ from conftest import assert_one_line, random_trace, tiny_model
 from hardware_profiles.catalog import load_profile
 from moeplan.errors import InputError
 from simulator.engine_fast import FastEngine, simulate_fast
+from simulator.interval import N_SAMPLES
 from simulator.inverse.design import Routing, design
 from simulator.inverse.routing import NO_LOCALITY, Locality, locality_of, made_up, routing_for
 from simulator.inverse.shapes import Wish, active_params, shapes
@@ -20,7 +21,7 @@ from simulator.model import size as model_size
 from simulator.model.catalog import load_model_spec
 from simulator.plan_result import DesignResult
 from simulator.question import Question, device_rates, draw_gate_sparsity, prepare, with_what_ifs
-from simulator.simulate import N_SAMPLES, hidden_frac, simulate
+from simulator.simulate import hidden_frac, simulate
 from traces.statistics import adjacent_overlap
 from traces.synthetic import synthesize
 
@@ -268,11 +269,13 @@ def test_a_router_after_attention_hides_nothing_and_says_so(moeplan) -> None:
     assert_one_line(moeplan(*base, "--router", "beside"), "--router", "pre-attention or post-attention")
 
 
-def test_a_cap_above_what_the_device_leaves_is_said(question: Question) -> None:
-    """Once for all designs, whatever each of them takes."""
-    wish = Wish(LIKE, 4e9, top_k=(2,), ffn_size=(768,))
-    told = [design(wish, replace(question, ram_cap_bytes=n * GIB), Routing(None, SOME)).warnings for n in (4, 12)]
-    assert [any("a design that takes more than that cannot run on it" in text for text in texts) for texts in told] == [
-        False,
-        True,
-    ]
+def test_a_design_that_takes_more_ram_than_the_device_leaves_is_marked(question: Question) -> None:
+    """What streams fills the larger cap; what fits whole into less runs there as bought; and the cap is told once."""
+    ram = question.profile.ram.model_copy(update={"size": 3 * 2**30})  # 2.2 GiB are left
+    small = replace(question, profile=question.profile.model_copy(update={"ram": ram}), ram_cap_bytes=5 * 2**29)
+    wish = Wish(LIKE, n_experts=(8, 48), top_k=(2,), ffn_size=(768,))
+    found = design(wish, small, Routing(None, SOME))
+    assert {one.n_experts: one.is_beyond_device for one in found.designs} == {8: False, 48: True}
+    assert found.larger_cap.startswith("The RAM cap of 2.50 GiB is more than the 2.20 GiB that this device leaves")
+    assert not any("RAM cap" in text for text in found.warnings)
+    assert not design(wish, replace(small, ram_cap_bytes=2**30), Routing(None, SOME)).larger_cap

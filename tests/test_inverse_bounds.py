@@ -11,7 +11,7 @@ from inverse_questions import N_SAMPLES, PROFILES, quiet_question, simulated
 
 from hardware_profiles.kernel_table import KernelTable
 from hardware_profiles.schema import HardwareProfile
-from simulator.inverse.bounded import Bounded
+from simulator.closed_form.bounded import Bounded
 from simulator.inverse.caps import CapGrid
 from simulator.inverse.front import pareto_front
 from simulator.inverse.limits import context_limit, limits, quantisation_limit, ram_limit
@@ -100,8 +100,8 @@ def test_what_is_kept_stays_below_its_bytes() -> None:
 def test_what_is_dropped_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no room for sums and times at all the limits and the front are the same."""
     wanted = limits_and_front(quiet_question())
-    for name in ("MAX_SUMS_BYTES", "MAX_TIMES_BYTES"):
-        monkeypatch.setattr(f"simulator.inverse.speeds.{name}", 1)
+    for name in ("inverse.speeds.MAX_SUMS_BYTES", "closed_form.draws.MAX_TIMES_BYTES", "closed_form.draws.MAX_BYTES"):
+        monkeypatch.setattr(f"simulator.{name}", 1)
     assert limits_and_front(quiet_question()) == wanted
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inverse_questions import N_SAMPLES, PROFILES, questions, quick, simulated
 
+from simulator.closed_form.drawn_device import read_tables
 from simulator.costs import read_table
 from simulator.expert_layout import ExpertLayout
 from simulator.inverse.caps import cap_runs
-from simulator.inverse.draws import read_tables
 from simulator.inverse.proofs import more_slots_never_slower
 from simulator.inverse.speeds import Speeds
 from simulator.policies import OFFLINE_POLICIES, POLICIES

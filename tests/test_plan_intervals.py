@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 from conftest import random_trace, tiny_model
 from inverse_questions import PROFILES
-from test_sweep_rows import measured_device
+from test_sweep_rows import DEVICES, GIB, INPUTS, MODEL, measured_device, question_of
 
 from simulator.inverse.prices import Prices
 from simulator.plan_result import PlanResult
@@ -14,6 +14,9 @@ from simulator.planner import plan
 from simulator.question import Question, question_rates
 from simulator.result import Interval
 from simulator.simulate import simulate
+from simulator.sweeps.definition import SweepDefinition
+from simulator.sweeps.rows import ChunkRunner
+from simulator.sweeps.scenarios import chunks
 
 N_SAMPLES = 21
 PRICES = Prices(
@@ -121,7 +124,7 @@ def test_what_is_safe_in_the_headline_is_safe_in_the_limits(question: Question) 
             assert (safe is not None and float(safe) <= now * (1 + 1e-12)) == is_safe
 
 
-def test_without_being_told_both_commands_take_as_many_draws() -> None:
+def test_without_being_told_plan_and_simulate_take_as_many_draws() -> None:
     """plan's headline and map, and simulate."""
     question = small_question()
     answer, alone = plan(question, 10.0, engine="fast"), simulate(question, engine="fast").tokens_per_s
@@ -129,3 +132,17 @@ def test_without_being_told_both_commands_take_as_many_draws() -> None:
     assert alone is not None
     lows = [row.tokens_per_s_low for row in answer.grid if row.ram_cap_bytes == question.ram_cap_bytes]
     assert any(low == pytest.approx(alone.low, rel=1e-9) for low in lows)
+
+
+@pytest.mark.parametrize("device", [DEVICES[0], "measured"])
+def test_a_row_of_a_sweep_has_the_interval_that_simulate_says(device: str) -> None:
+    """With what either command takes where nothing is said, for the device's own storage and another speed."""
+    axes = {"model": (MODEL,), "hardware": (device,), "trace": ("four",), "ram_cap": (GIB,)}
+    definition = SweepDefinition(axes | {"storage_read": (None, 1e9)})  # type: ignore[arg-type]
+    for chunk in chunks(definition):
+        for row in ChunkRunner(definition, INPUTS).rows(chunk):
+            cell = dict(chunk.cells(definition))[row.scenario]
+            wanted = simulate(question_of(cell), engine="fast").tokens_per_s
+            assert wanted is not None
+            found = row.row.tokens_per_s_low, row.row.tokens_per_s_high
+            assert found == pytest.approx((wanted.low, wanted.high), rel=1e-9)

@@ -145,7 +145,11 @@ def test_more_ram_than_the_device_has_is_no_yes(question: Question) -> None:
     assert {row.reason for row in answer.grid if row.ram_cap_bytes == 4 * GIB} == {answer.result.beyond_device}
     roomy = plan(replace(question, ram_cap_bytes=100 * GIB), 0.5, engine="fast", n_samples=0)
     assert (roomy.decision, roomy.result.beyond_device) == ("yes", "")
-    assert any("and fits" in warning for warning in roomy.result.warnings)
+    wanted = "The RAM cap of 100 GiB is more than the 7.20 GiB that this device leaves to a program; the model takes"
+    assert roomy.result.larger_cap.startswith(wanted)
+    assert roomy.result.larger_cap.endswith("of it and fits.")
+    assert not answer.result.larger_cap
+    assert not any("RAM cap" in warning for warning in (*roomy.result.warnings, *answer.result.warnings))
 
 
 def test_an_impossible_target_is_said_to_be_out_of_reach(question: Question) -> None:
@@ -191,9 +195,8 @@ def test_the_grid_is_monotone(answer: PlanResult) -> None:
 def test_a_sweep_has_a_row_for_every_scenario_in_order(question: Question) -> None:
     """The rows are the grid's product; each equals its own simulation."""
     grid = Grid((GIB // 8, GIB, 2 * GIB), (2e8, 2e9), ("lru", "lru-per-layer"), ("none", "pre-attention"))
-    seen: list[object] = []
-    rows = sweep(question, grid, n_samples=4, on_row=seen.append)
-    assert len(rows) == len(seen) == grid.n_scenarios == 24
+    rows = sweep(question, grid, n_samples=4)
+    assert len(rows) == grid.n_scenarios == 24
     assert rows[0].verdict == "cannot_run"
     for row in rows[8:]:
         alone = replace(
@@ -257,6 +260,6 @@ def test_a_dense_model_has_limits_of_context_and_type_alone() -> None:
 def test_progress_tells_every_part(question: Question) -> None:
     """Parts done rise to all of them."""
     seen: list[tuple[int, int]] = []
-    plan(question, 0.5, engine="fast", on_part=lambda done, total: seen.append((done, total)))
+    plan(question, 0.5, engine="fast", on_search=lambda done, total: seen.append((done, total)))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert seen[-1] == (9, 9)

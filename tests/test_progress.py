@@ -37,11 +37,19 @@ class Seen:
 def test_a_pass_over_a_trace_tells_every_token() -> None:
     """Both scopes of the curve as one count; the synthesizer its own."""
     seen = Seen()
-    statistics.hit_rate_curve(random_trace(0, 12, 3, 8, 2), on_token=seen)
+    statistics.hit_rate_curve(random_trace(0, 12, 3, 8, 2), on_progress=seen)
     seen.check(24)
     seen = Seen()
     synthesize(
-        n_tokens=9, n_prefill=2, n_moe_layers=2, n_experts=8, top_k=2, zipf=0.5, repeat_frac=0.2, seed=0, on_token=seen
+        n_tokens=9,
+        n_prefill=2,
+        n_moe_layers=2,
+        n_experts=8,
+        top_k=2,
+        zipf=0.5,
+        repeat_frac=0.2,
+        seed=0,
+        on_progress=seen,
     )
     seen.check(9)
 
@@ -50,7 +58,7 @@ def test_the_replay_of_a_mapped_file_tells_every_step() -> None:
     """The decode tokens and the chunks of the prompt; then the prompt alone is replayed unseen."""
     seen, trace = Seen(), random_trace(0, 12, 3, 8, 2, n_prefill=4)
     question = Question(tiny_model(), load_profile("rk3588"), trace, 10**6, layout="mmap", prefetch_policy="none")
-    simulate(question, n_samples=2, on_step=seen)
+    simulate(question, n_samples=2, on_progress=seen)
     seen.check(9)
 
 

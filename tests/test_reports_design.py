@@ -283,3 +283,35 @@ def test_terminal_and_page_show_every_design(tmp_path: Path, fixed: tuple[bool, 
     assert ("600 M" in told) == (not fixed[1])
     for text in ("16 x 1536", "96 x 256", "cannot run", "2.00 GB/s", "8.02", "6.50", "No such model exists."):
         assert text in page
+
+
+def test_designs_beyond_the_device_are_what_ifs_and_count_nowhere(tmp_path: Path) -> None:
+    """Told once and first; their speeds have a mark; where all that run are beyond, the headline says so."""
+    cap = "The RAM cap of 12.0 GiB is more than the 7.20 GiB that this device leaves to a program"
+    small, large = RESIDENT.designs
+    mixed = replace(
+        RESIDENT, designs=(small, replace(large, is_beyond_device=True)), target_tokens_per_s=35.0, larger_cap=cap
+    )
+    assert design_headline(mixed) == "No: the design does not reach 35 tokens/s"
+    first = f"{cap}; 1 of the 2 designs takes more: a what-if, with ? at its speed. Only the others count below."
+    assert design_reasons(mixed)[0] == first
+    for text in (" ".join(printed(mixed).split()), page_of(mixed, tmp_path)):
+        assert first in text
+        assert text.count("more than the 7.20 GiB") == 1
+        assert "40.0?" in text
+        assert "30.0?" not in text
+    elsewhere = replace(mixed, designs=tuple(replace(one, is_beyond_device=True) for one in RESIDENT.designs))
+    assert design_headline(elsewhere) == (
+        "Not on this device as bought; with that RAM: 1 of 2 designs reach 35 tokens/s"
+    )
+    assert design_tone(elsewhere) == "cannot_run"
+    assert design_reasons(elsewhere)[0] == f"{cap}. Every figure here is for a device that has the RAM."
+    fits = replace(RESIDENT, larger_cap=cap)
+    assert design_reasons(fits)[0] == f"{cap}; every design that runs takes less of it and fits."
+    assert "RAM cap" not in design_reasons(RESIDENT)[0]
+
+
+def test_a_target_far_out_of_reach_is_not_drawn() -> None:
+    """It would flatten the speeds; one within sight is."""
+    for target, is_drawn in ((20.0, True), (1000.0, False)):
+        assert ("target" in design_figure(replace(DESIGNS, target_tokens_per_s=target))) == is_drawn

@@ -12,7 +12,14 @@ from rich.console import Console
 from reports.front_figure import front_figure
 from reports.html import write_plan_report, write_result_report
 from reports.inverse_terminal import render_inverse
-from reports.inverse_wording import front_finding, front_notes, front_rows, limit_rows, shopping_finding
+from reports.inverse_wording import (
+    front_finding,
+    front_notes,
+    front_rows,
+    limit_rows,
+    purchase_rows,
+    shopping_finding,
+)
 from reports.memory_wording import memory_finding, memory_rows
 from reports.terminal import render_plan
 from simulator.plan_result import Front, FrontPoint, Limit, PlanResult, Purchase, Shopping
@@ -233,3 +240,17 @@ def test_padding_is_no_part_of_the_file() -> None:
     """An expert padded on storage may make the experts larger than the file: the file's parts still add up to it."""
     memory = replace(examples.MEMORY, storage_bytes=200, all_experts_bytes=400, dense_file_bytes=20)
     assert [row.storage_bytes for row in memory_rows(memory)][:2] == [20, 180]
+
+
+def test_what_is_bought_safely_is_told_once() -> None:
+    """One purchase for the predicted value and for the low end: one line, and one phrase in the finding."""
+    bought = Purchase(60.0, GIB, 3.5e9, 1.0, SAFE, False)
+    other = replace(bought, price=90.0, ram_cap_bytes=2 * GIB)
+    purchases = (bought, other, replace(bought, is_cautious=True))
+    shop = Shopping("EUR", purchases, 4, "4 pairs")
+    meeting, safe = purchase_rows(shop)
+    assert [row.price for row in meeting] == ["90.00 EUR"]
+    assert [row.price for row in safe] == ["60.00 EUR"]
+    finding = shopping_finding(shop, 15.0, GIB // 2)
+    assert finding.startswith("15 tokens/s, safely too, for 60.00 EUR above today's parts: 1.000 GiB of RAM")
+    assert finding.count("60.00 EUR") == 1

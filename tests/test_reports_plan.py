@@ -124,15 +124,16 @@ def test_a_setting_that_makes_it_safe_is_named_and_is_no_change(tmp_path: Path) 
 
 def test_a_cap_beyond_what_the_device_leaves_is_said_first(tmp_path: Path) -> None:
     """Before the target's reason, also where the model takes less and fits."""
-    result = replace(examples.resident_result(), memory=replace(examples.MEMORY, ram_cap_bytes=12 * GIB))
-    plan = replace(examples.resident_plan(), result=result, available_ram_bytes=7 * GIB)
     first = "The RAM cap of 12.0 GiB is more than the 7.00 GiB that this device leaves to a program"
-    assert plan_reason(plan).startswith(f"{first}; the model takes 1.00 GiB of it and fits. Even the low end")
+    larger = f"{first}; the model takes 1.00 GiB of it and fits."
+    plan = replace(examples.resident_plan(), result=replace(examples.resident_result(), larger_cap=larger))
+    assert plan_reason(plan).startswith(f"{larger} Even the low end")
     for text in (told(render_plan, plan), page_of(plan, tmp_path)):
         assert text.index(first) < text.index("Even the low end")
-    floor = replace(examples.floor_plan(), available_ram_bytes=2**20)
-    assert plan_reason(floor).endswith("that this device leaves to a program.")
-    assert "more than" not in plan_reason(replace(plan, available_ram_bytes=12 * GIB))
+        assert text.count("more than the 7.00 GiB") == 1
+    floor = replace(examples.floor_plan(), result=replace(examples.floor_result(), larger_cap=f"{first}."))
+    assert plan_reason(floor) == f"{first}."
+    assert "more than" not in plan_reason(examples.resident_plan())
 
 
 def test_more_ram_than_the_device_has_is_in_the_headline(tmp_path: Path) -> None:

@@ -60,6 +60,15 @@ def test_the_share_hidden_is_one_figure_in_text_and_table(capsys: pytest.Capture
     assert all("9.1%" in line for line in told)
 
 
+def test_a_cap_above_the_machine_s_ram_is_said_once(moeplan, asked: list[str]) -> None:
+    """It runs where the model takes less, and the line of memory says that the machine has less than the cap."""
+    told = moeplan(*asked, "--ram-cap", "100000GiB")
+    assert told.status == 0
+    words = " ".join(told.out.split())
+    assert words.count("more than this machine has (") == 1
+    assert "this machine has" not in moeplan(*asked, "--ram-cap", "24MiB").out
+
+
 def test_a_cap_that_is_too_small_says_what_it_takes(moeplan, asked: list[str]) -> None:
     """The cap is what was got; then the sum of what has to be resident, and what is missing."""
     told = moeplan(*asked, "--ram-cap", "1MiB")

@@ -206,3 +206,15 @@ def test_the_command_reads_a_price_list(moeplan, tmp_path: Path, price_list: Pat
     assert "not for this device: storage 800 MB/s, storage 3.00 GB/s: more than this device's PCIe 2 x1" in out
     missing = moeplan(*base, "--target-tokens-per-s", "9", "--prices", str(tmp_path / "none.yaml"))
     assert_one_line(missing, "none.yaml", "must be a file")
+
+
+def test_ram_that_the_question_takes_as_there_is_not_doubted_part_by_part(question: Question) -> None:
+    """A cap above what the device leaves is said of the whole answer; larger RAM that is sold keeps its doubt."""
+    roomy = replace(question, ram_cap_bytes=240 * KIB)
+    prices = Prices(
+        schema_version=1, currency="EUR", ram=[{"ram_cap": "8 MiB", "price": 1.0}],
+        storage=[{"read": "3 GB/s", "price": 50.0}],
+    )  # fmt: skip
+    bought = shopping(Speeds(roomy), prices, 1.02 * simulated(roomy)[0]).purchases
+    notes = {buy.ram_cap_bytes: buy.note for buy in bought if not buy.is_cautious}
+    assert notes == {8 * 2**20: "more RAM than the 220 KiB that this device leaves", 240 * KIB: ""}

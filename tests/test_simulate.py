@@ -314,10 +314,18 @@ def test_context_makes_attention_slower_and_the_cache_smaller(question: Question
     assert long.layers[0].t_attention_s > short.layers[0].t_attention_s
 
 
-def test_a_cap_above_what_the_device_leaves_is_warned_of(question: Question) -> None:
-    """The what-if is computed, and said to be one."""
+def test_a_cap_above_what_the_device_leaves_is_said_once(question: Question) -> None:
+    """Whether the model takes less and fits, or cannot run with that cap either; never as a warning too."""
     too_much = available_ram_bytes(question.profile) + GIB
-    assert any("more than the" in warning for warning in fast(replace(question, ram_cap_bytes=too_much)).warnings)
+    result = fast(replace(question, ram_cap_bytes=too_much))
+    assert "more than the 7.20 GiB that this device leaves to a program; the model takes" in result.larger_cap
+    assert (result.beyond_device, [text for text in result.warnings if "RAM cap" in text]) == ("", [])
+    assert not fast(replace(question, ram_cap_bytes=too_much - 2 * GIB)).larger_cap
+    ram = question.profile.ram.model_copy(update={"size": GIB})
+    little = replace(question, profile=question.profile.model_copy(update={"ram": ram}), ram_cap_bytes=220 * 2**20)
+    result = fast(little)
+    assert (result.verdict, result.reason) == ("cannot_run", "ram_floor")
+    assert result.larger_cap.endswith("that this device leaves to a program.")
 
 
 def test_a_dense_model_needs_no_trace() -> None:

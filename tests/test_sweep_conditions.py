@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from test_sweep_rows import DEVICES, INPUTS, MODEL, TRACES
 
-from command_line.sweep_conditions import sweep_conditions
 from simulator.model.catalog import load_model_spec
 from simulator.question import Question, prepare
+from simulator.sweeps.conditions import sweep_conditions
 from simulator.sweeps.definition import SweepDefinition
 from simulator.sweeps.scenarios import Inputs
 

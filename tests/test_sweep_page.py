@@ -311,3 +311,16 @@ def test_the_number_of_a_bar_lies_over_the_line_of_the_target() -> None:
     svg = chart_figure(chart, 12.5)
     line, white = svg.index("stroke-dasharray"), svg.rindex("#ffffff")
     assert line < white
+
+
+def test_a_target_far_out_of_reach_is_not_drawn_and_leaves_the_speeds_their_room() -> None:
+    """One within sight widens the axis up to it; warnings of the drawing library would fail this test."""
+    names = "lru", "lfu"
+    caps = [row(2.0 * n, ram_cap_bytes=n * GIB, cache_policy=name) for n in (1, 2, 3) for name in names]
+    lines = charts(split(caps))[0]
+    bars = charts(split([row(speed, cache_policy=name) for name, speed in (("lru", 3.0), ("lfu", 5.0))]))[0]
+    assert bars.across is None
+    assert lines.across is not None
+    for chart in (lines, bars):
+        assert "target 9" in chart_figure(chart, 9.0)
+        assert chart_figure(chart, 1000.0) == chart_figure(chart)

@@ -3,7 +3,7 @@
 import pytest
 from sweep_examples import GIB, PRINT, blocked, bound, caps_by_speeds, failed, row
 
-from reports.alike import alike, merged
+from moeplan.alike import alike, merged
 from reports.grid import as_grids
 from reports.sweep_charts import charts
 from reports.sweep_findings import effects, fastest, split
@@ -112,6 +112,16 @@ def test_warnings_are_gathered_over_all_scenarios() -> None:
     ]
     same = [row(ram_cap_bytes=cap * GIB, warnings="Mind this.") for cap in (1, 2)]
     assert sweep_warnings(split(same)) == ["Mind this."]
+
+
+def test_warnings_of_several_devices_are_one_where_only_sizes_differ() -> None:
+    """What such a device leaves is a size; the counts of one model are not those of another."""
+    text = "The RAM cap of 64.0 GiB is more than the {} that this device leaves; the cache holds {} experts."
+    rows = [row(device=f"board-{n}", warnings=text.format(f"{n}.00 GiB", 12)) for n in (4, 8)]
+    assert sweep_warnings(split(rows)) == [text.format("4.00 GiB to 8.00 GiB", 12)]
+    told = sweep_warnings(split([*rows, row(device="board-9", warnings=text.format("9.00 GiB", 60))]))
+    assert len(told) == 2
+    assert told[1].startswith("device board-9 (1 of 3 scenarios): ")
 
 
 def test_a_subset_that_no_values_single_out_is_called_some() -> None:

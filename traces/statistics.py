@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.progress import OnToken, ignore_tokens
+from moeplan.progress import OnProgress, ignore_progress
 from traces.routing_trace import RoutingTrace
 
 
@@ -34,13 +34,13 @@ def adjacent_overlap(trace: RoutingTrace) -> float:
 
 
 def stack_distances(
-    trace: RoutingTrace, scope: str, *, carry_over: bool = False, on_token: OnToken = ignore_tokens
+    trace: RoutingTrace, scope: str, *, carry_over: bool = False, on_progress: OnProgress = ignore_progress
 ) -> np.ndarray:
     """
     LRU stack distance of every access in token order: int64 (n_tokens, n_moe_layers, top_k).
 
     The number of distinct experts used more recently, before the row: it hits in a cache of more slots than this.
-    First uses have the largest int64. scope is "per-layer" or "global".  on_token watches: tokens done, in all.
+    First uses have the largest int64. scope is "per-layer" or "global".  on_progress watches: tokens done, in all.
     """
     later = _later_in_layer if scope == "per-layer" else _later_in_all
     result = np.empty(trace.expert_ids.shape, dtype=np.int64)
@@ -53,7 +53,7 @@ def stack_distances(
         since = np.take_along_axis(last_use, keys, axis=1)
         result[token] = np.where(since < 0, np.iinfo(np.int64).max, later(last_use, since))
         np.put_along_axis(last_use, keys, times + token * times.size, axis=1)
-        on_token(token + 1, trace.n_tokens)
+        on_progress(token + 1, trace.n_tokens)
     return result
 
 
@@ -76,19 +76,19 @@ def _later_in_all(last_use: np.ndarray, since: np.ndarray) -> np.ndarray:
 
 
 def hit_rate_curve(
-    trace: RoutingTrace, *, carry_over: bool = False, on_token: OnToken = ignore_tokens
+    trace: RoutingTrace, *, carry_over: bool = False, on_progress: OnProgress = ignore_progress
 ) -> list[HitRate]:
     """
     LRU hit rates per layer at 1/8 to all of the experts, and global at the same shares of all experts.
 
-    on_token watches: tokens done and in all, over both scopes.
+    on_progress watches: tokens done and in all, over both scopes.
     """
     curve = []
     for index, (scope, n_all) in enumerate(
         (("per-layer", trace.header.n_experts), ("global", trace.header.n_experts * trace.n_moe_layers))
     ):
-        watch = _part(on_token, index * trace.n_tokens, 2 * trace.n_tokens)
-        distances = stack_distances(trace, scope, carry_over=carry_over, on_token=watch)
+        watch = _part(on_progress, index * trace.n_tokens, 2 * trace.n_tokens)
+        distances = stack_distances(trace, scope, carry_over=carry_over, on_progress=watch)
         for eighths in range(1, 9):
             capacity = n_all * eighths // 8
             if capacity:
@@ -96,9 +96,9 @@ def hit_rate_curve(
     return curve
 
 
-def _part(on_token: OnToken, n_before: int, n_tokens: int) -> OnToken:
+def _part(on_progress: OnProgress, n_before: int, n_tokens: int) -> OnProgress:
     """Tells a part of the work as such."""
-    return lambda done, _: on_token(n_before + done, n_tokens)
+    return lambda done, _: on_progress(n_before + done, n_tokens)
 
 
 def expert_load(trace: RoutingTrace) -> np.ndarray:

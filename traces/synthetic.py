@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from moeplan.errors import InputError
-from traces.progress import OnToken, ignore_tokens
+from moeplan.progress import OnProgress, ignore_progress
 from traces.routing_trace import DECODE, PREFILL, RoutingTrace, TraceHeader
 
 MAX_EXPERTS = 2**15 - 1  # ids are int16
@@ -20,12 +20,12 @@ MAX_DRAWS = 10**9  # about a minute of random numbers
 
 def synthesize(
     *, n_tokens: int, n_prefill: int, n_moe_layers: int, n_experts: int, top_k: int, zipf: float, repeat_frac: float,
-    seed: int, model: str = "synthetic", on_token: OnToken = ignore_tokens,
+    seed: int, model: str = "synthetic", on_progress: OnProgress = ignore_progress,
 ) -> RoutingTrace:  # fmt: skip
     """
     One request whose experts follow a Zipf law per layer (weights rank^-zipf) and repeat.
 
-    Each slot keeps the previous token's expert with probability repeat_frac and is drawn afresh otherwise.  on_token
+    Each slot keeps the previous token's expert with probability repeat_frac and is drawn afresh otherwise.  on_progress
     watches: tokens done, in all.
     """
     for name, value, holds, must in (
@@ -54,7 +54,7 @@ def synthesize(
             layers, slots = np.nonzero(kept)
             keys[layers, ids[token - 1][layers, slots]] = np.inf
         ids[token] = np.argsort(-keys, axis=1)[:, :top_k]
-        on_token(token + 1, n_tokens)
+        on_progress(token + 1, n_tokens)
     numbers = f"zipf {zipf}, repeat {repeat_frac}, seed {seed}"
     header = made_up_header(model, n_experts, range(n_moe_layers), "moeplan trace synthesize", numbers)
     return RoutingTrace(

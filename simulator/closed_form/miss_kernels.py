@@ -9,6 +9,7 @@ from simulator.cache_passes.compiled import lean
 
 STEP, WAIT = range(2)  # of sums in seconds: what is added to a step beside its waits, and the waits
 ISSUE, DELAY, WAKE, READ = range(4)  # rows of a table of what 0, 1, ... misses cost, seconds
+BLOCK = 32  # contexts between two sums that are kept: all of them would not stay in a core's cache
 
 
 @lean
@@ -32,30 +33,43 @@ def count_misses(n_misses, n_layers, kind_of, context_of, out):  # type: ignore[
 @lean
 def sum_before(counts, order, attention_s, n_below, below_s):  # type: ignore[no-untyped-def]
     """
-    Row i of n_below int64 and below_s float64 (n_contexts + 1, width): pairs, and their attention, of the i contexts
-    with the least attention.
+    Row i of n_below int64 and below_s float64 (n_sums(n_contexts), width): pairs, and their attention, of the i * BLOCK
+    contexts with the least attention; the last row: of all.
 
     counts int64 (n_contexts, width); order int64, attention_s float64 (n_contexts,): contexts in ascending attention.
     """
     for misses in range(counts.shape[1]):
         n_below[0, misses], below_s[0, misses] = 0, 0.0
+    row = 0
     for place in range(len(order)):
+        if place % BLOCK == 0:
+            row += 1
+            for misses in range(counts.shape[1]):
+                n_below[row, misses], below_s[row, misses] = n_below[row - 1, misses], below_s[row - 1, misses]
         for misses in range(counts.shape[1]):
             n = counts[order[place], misses]
-            n_below[place + 1, misses] = n_below[place, misses] + n
-            below_s[place + 1, misses] = below_s[place, misses] + n * attention_s[place]
+            n_below[row, misses] += n
+            below_s[row, misses] += n * attention_s[place]
+
+
+def n_sums(n_contexts: int) -> int:
+    """Rows of sum_before."""
+    return -(-n_contexts // BLOCK) + 1
 
 
 @lean
-def add_waits(attention_s, n_below, below_s, v, w, prefetched, table, seconds):  # type: ignore[no-untyped-def]
+def add_waits(  # type: ignore[no-untyped-def]
+    counts, order, attention_s, n_below, below_s, v, w, prefetched, table, seconds
+):
     """
     Add the sums of one layer kind to seconds (STEP and WAIT); returns its hidden pairs.  Equations: see totals.py.
 
-    v, w: speeds of compute and of reads while both run; table float64 (4, width): see ISSUE.
+    counts, order, attention_s, n_below, below_s: as sum_before has them; v, w: speeds of compute and of reads
+    while both run; table float64 (4, width): see ISSUE.
     """
-    n_hidden, n_contexts = 0, len(attention_s)
+    n_hidden, n_contexts, last = 0, len(attention_s), len(n_below) - 1
     for misses in range(1, n_below.shape[1]):
-        n_all, read_s = n_below[n_contexts, misses], table[READ, misses]
+        n_all, read_s = n_below[last, misses], table[READ, misses]
         issue_s = table[ISSUE, misses] if prefetched else 0.0
         bound_s = read_s
         if prefetched:
@@ -68,10 +82,15 @@ def add_waits(attention_s, n_below, below_s, v, w, prefetched, table, seconds): 
                 first = middle + 1
             else:
                 end = middle
-        n = n_below[first, misses]
+        row = first // BLOCK
+        n, sum_s = n_below[row, misses], below_s[row, misses]
+        for place in range(row * BLOCK, first):
+            n_here = counts[order[place], misses]
+            n += n_here
+            sum_s += n_here * attention_s[place]
         n_hidden += n_all - n
         if prefetched:
-            sum_s = below_s[first, misses] + n * issue_s
+            sum_s += n * issue_s
             seconds[WAIT] += read_s * n - w / v * sum_s
             seconds[STEP] += (1 - v) * (sum_s / v + read_s * (n_all - n) / w)
             seconds[STEP] += issue_s * n_all + table[WAKE, misses] * n
@@ -102,6 +121,6 @@ def add_all_waits(  # type: ignore[no-untyped-def]
                 for storage in range(len(prefetched)):
                     v, w = speeds[variant, storage, 0], speeds[variant, storage, 1]
                     n_hidden[capacity, variant, storage] += add_waits(
-                        ascending_s, n_below, below_s, v, w, prefetched[storage], tables[variant, storage],
-                        seconds[capacity, variant, storage],
+                        counts[capacity, kind], orders[which, kind], ascending_s, n_below, below_s, v, w,
+                        prefetched[storage], tables[variant, storage], seconds[capacity, variant, storage],
                     )  # fmt: skip

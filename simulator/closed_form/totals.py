@@ -20,7 +20,7 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from simulator import costs
-from simulator.closed_form.miss_kernels import STEP, WAIT, add_all_waits, add_waits, count_misses, sum_before
+from simulator.closed_form.miss_kernels import STEP, WAIT, add_all_waits, add_waits, count_misses, n_sums, sum_before
 from simulator.model.spec import ModelSpec
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Step
@@ -98,6 +98,11 @@ class ComputeWorks:
             costs.Works.of([costs.expert_ffn_work(model, top_k, 1, sparsity)], [1], rates) for sparsity in (0.0, 1.0)
         )
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the arrays that grow with the contexts."""
+        return sum(5 * works.n_bytes.nbytes for works in self._attention.values())  # five arrays of one shape each
+
     def times(self, rates: DeviceRates, gate_sparsity: float | None = None) -> "ComputeTimes":
         """Seconds of everything but waits and what sharing the machine with reads costs."""
         tokens, model = self.tokens, self.tokens.model
@@ -170,16 +175,17 @@ class MissSums:
         self._total_s, self._n_missed = times.total_s, 0
         self._kinds = []
         for kind, counts in histogram.items():
-            shape = (counts.shape[0] + 1, counts.shape[1])
+            shape = (n_sums(counts.shape[0]), counts.shape[1])
             n_below, below_s = np.empty(shape, np.int64), np.empty(shape)
-            sum_before(counts.astype(np.int64), times.orders[kind], times.attention_s[kind], n_below, below_s)
+            own = counts.astype(np.int64), times.orders[kind], times.attention_s[kind]
+            sum_before(*own, n_below, below_s)
             self._n_missed += int(n_below[-1, 1:].sum())
-            self._kinds.append((times.attention_s[kind], n_below, below_s))
+            self._kinds.append((*own, n_below, below_s))
 
     @property
     def n_bytes(self) -> int:
         """Bytes of the arrays, those of the compute times left out."""
-        return sum(n_below.nbytes + below_s.nbytes for _, n_below, below_s in self._kinds)
+        return sum(counts.nbytes + n_below.nbytes + below_s.nbytes for counts, _, _, n_below, below_s in self._kinds)
 
     def totals(self, beside: costs.MissCosts, rates: DeviceRates, prefetch_policy: str) -> Totals:
         """beside: of at least as many misses as a row ever had."""
@@ -215,7 +221,7 @@ class Variants:
         """The totals of histograms int64 (n_capacities, n_kinds, n_contexts, width)."""
         shape = (len(histograms), *self.speeds.shape[:2])
         seconds, n_hidden = np.zeros((*shape, 2)), np.zeros(shape, np.int64)
-        room = (histograms.shape[2] + 1, histograms.shape[3])
+        room = (n_sums(histograms.shape[2]), histograms.shape[3])
         add_all_waits(
             histograms, self.times.orders, self.times.attention_s, self.times_of, self.speeds, self.prefetched,
             self.tables, np.empty(room, np.int64), np.empty(room), seconds, n_hidden,

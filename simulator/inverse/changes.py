@@ -26,7 +26,7 @@ from simulator.policies import POLICIES
 from simulator.prefetch import default_prefetch
 from simulator.question import Question, available_ram_bytes, question_rates
 from simulator.result import Result
-from simulator.sold import doubt_of_ram, doubt_of_storage
+from simulator.sold import doubt_of_cap, doubt_of_ram, doubt_of_storage
 
 COMPUTE_FACTORS = tuple(min(64.0, 1.01**power) for power in range(419))  # steps of 1 %; beyond is out of reach
 STORAGE_STEPS = (1.5, 2.0, 3.0, 4.0, 6.0)  # factors on the storage's speed that are tried together with more RAM
@@ -161,7 +161,7 @@ class RamSearch:
         found, now = self.least_bytes(self.question, target), self.question.cap_bytes
         wanted = self._grid.caps[-1] if found is None else found
         changed = replace(self.question, ram_cap_bytes=wanted)
-        doubt = doubt_of_cap(self.question, wanted)
+        doubt = doubt_of_cap(self.question.profile, wanted)
         kind: ChangeKind = "other_device" if doubt else "setting"  # RAM that is there costs nothing
         price = None if prices is None or not doubt else price_of_ram(prices, self.question, wanted)
         return _one(
@@ -172,7 +172,7 @@ class RamSearch:
     def all_experts(self, target: float) -> Iterator[Change]:
         """All experts in RAM, where the device has room for them and fewer reach the target too: the safer change."""
         found, most, now = self.least_bytes(self.question, target), self._grid.caps[-1], self.question.cap_bytes
-        if found is None or found == most or doubt_of_cap(self.question, most):
+        if found is None or found == most or doubt_of_cap(self.question.profile, most):
             return
         changed = replace(self.question, ram_cap_bytes=most)
         after, note = format_bytes_up(most), f"no expert is read twice; {self._within}"
@@ -183,12 +183,6 @@ class RamSearch:
     @property
     def _within(self) -> str:
         return f"within the {format_bytes(available_ram_bytes(self.question.profile))} that this device leaves"
-
-
-def doubt_of_cap(question: Question, wanted_bytes: int) -> str:
-    """A note where a RAM cap is more than the device leaves to a program."""
-    available = available_ram_bytes(question.profile)
-    return "" if wanted_bytes <= available else f"more than the {format_bytes(available)} that this device leaves"
 
 
 def _part(*doubts: str) -> tuple[ChangeKind, str]:
@@ -206,7 +200,7 @@ def ram_and_storage(search: RamSearch, target: float, prices: Prices | None = No
     for factor in (step for step in STORAGE_STEPS if step * current <= fastest):
         cap = search.least_bytes(replace(question, storage_read_bytes_per_s=factor * current), target)
         if cap is not None and format_bytes(cap) != format_bytes(now):
-            doubts = doubt_of_cap(question, cap), doubt_of_storage(question.profile, factor * current)
+            doubts = doubt_of_cap(question.profile, cap), doubt_of_storage(question.profile, factor * current)
             found.append((any(doubts), cap / now * factor, factor, cap, doubts))
     if not found:
         return None

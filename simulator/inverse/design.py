@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from moeplan.errors import InputError
-from moeplan.quantity import format_bytes
+from moeplan.progress import OnProgress, ignore_progress
 from simulator.cache_passes.rows import MAX_KEYS
 from simulator.costs import read_table
 from simulator.engine_fast import FastEngine, decide
+from simulator.interval import N_SAMPLES
 from simulator.inverse.proofs import faster_storage_never_slower
 from simulator.inverse.routing import NO_LOCALITY, Locality, made_up, routing_for
 from simulator.inverse.search import first_reaching
@@ -26,10 +27,9 @@ from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
 from simulator.plan_result import Design, DesignResult
 from simulator.prefetch import NONE, default_prefetch
-from simulator.question import Prepared, Question, available_ram_bytes
+from simulator.question import Prepared, Question
 from simulator.result import MemoryResult, Verdict
-from simulator.simulate import N_SAMPLES
-from simulator.small_print import small_print, storage_doubt
+from simulator.small_print import beyond_device, cap_above_device, small_print, storage_doubt
 from simulator.sold import doubt_of_storage
 from simulator.timeline import Timeline
 from traces.routing_trace import RoutingTrace
@@ -64,12 +64,12 @@ def design(
     holds_frac: float = HOLDS_FRAC,
     target_tokens_per_s: float | None = None,
     seed: int = 0,
-    on_shape: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> DesignResult:
     """
     Every shape of a wish on the question's device and settings; the question's own model and trace do not matter.
 
-    on_shape watches: shapes done, in all.  Raises InputError.
+    on_progress watches: shapes done, in all.  Raises InputError.
     """
     if not 0 < holds_frac <= 1:
         raise InputError("--holds", "must be above 0 and at most 1", holds_frac)
@@ -82,7 +82,7 @@ def design(
         speeds = Speeds(asked, N_SAMPLES, seed)
         last = speeds.prepared(asked)
         designs.append(_design(speeds, holds_frac, seed))
-        on_shape(done, len(models))
+        on_progress(done, len(models))
     assert last is not None
     return DesignResult(
         tuple(designs),
@@ -94,6 +94,7 @@ def design(
         _print(wish, last, routing, seed),
         _warnings(last),
         last.question.prefetch != NONE,
+        cap_above_device(last.question),
     )
 
 
@@ -112,6 +113,7 @@ def _design(speeds: Speeds, holds_frac: float, seed: int) -> Design:
         "storage_bytes": prepared.plan.memory.storage_bytes,
         "n_slots": prepared.plan.n_slots,
         "all_in_ram_bytes": _all_in_ram_bytes(prepared.plan.memory),
+        "is_beyond_device": prepared.scenario is not None and bool(beyond_device(prepared)),
         "is_recorded": "synthetic" not in question.trace.header.conditions,
     }
     verdict: Verdict = prepared.plan.verdict
@@ -230,17 +232,10 @@ def _print(wish: Wish, last: Prepared, routing: Routing, seed: int) -> dict[str,
 
 def _warnings(last: Prepared) -> tuple[str, ...]:
     """What must not be missed, but for what the small print says of the routing."""
-    question, available = last.question, available_ram_bytes(last.question.profile)
-    ram = []
-    if question.cap_bytes > available:
-        ram.append(
-            f"The RAM cap of {format_bytes(question.cap_bytes)} is more than the {format_bytes(available)} that "
-            f"{question.profile.title} leaves to a program: a design that takes more than that cannot run on it."
-        )
-    link = storage_doubt(question)
+    link = storage_doubt(last.question)
     unknown = "No such model exists: its routing, and what it can do, are not known; the interval covers neither."
     late = f"{_why_unhidden(last.question)}, so nothing is hidden: what holds is what a prefetch before it would hide."
-    return (*ram, *([link] if link else ()), unknown, *([late] if last.question.prefetch == NONE else ()))
+    return (*([link] if link else ()), unknown, *([late] if last.question.prefetch == NONE else ()))
 
 
 def _why_unhidden(question: Question) -> str:

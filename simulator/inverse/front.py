@@ -15,7 +15,7 @@ from simulator.inverse.speeds import Speeds
 from simulator.inverse.storage_grid import rate_grid
 from simulator.plan_result import Front, FrontPoint
 from simulator.question import Question, available_ram_bytes, question_rates
-from simulator.sold import doubt_of_storage
+from simulator.sold import doubt_of_cap, doubt_of_storage
 
 N_FRONT_CAPS = 33  # RAM caps from the floor to all experts: 3 % of them a step
 
@@ -82,6 +82,5 @@ def _point(speeds: Speeds, cap: int, rate: float) -> FrontPoint:
 
 def _doubts(question: Question, cap: int, rate: float) -> str:
     """Why this device cannot have it, or nobody sells it."""
-    is_beyond = cap > available_ram_bytes(question.profile)
-    doubts = "more RAM than this device leaves" if is_beyond else "", doubt_of_storage(question.profile, rate)
+    doubts = doubt_of_cap(question.profile, cap), doubt_of_storage(question.profile, rate)
     return "; ".join(doubt for doubt in doubts if doubt)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Generic, TypeVar
 
-from moeplan.quantity import format_bytes, format_rate
+from moeplan.quantity import format_rate
 from simulator.inverse.caps import CapGrid, floor_bytes
 from simulator.inverse.proofs import faster_storage_never_slower, more_slots_never_slower
 from simulator.inverse.routing import Locality, locality_of, routing_for, routing_text, same_every_token
@@ -20,9 +20,9 @@ from simulator.inverse.storage_grid import rate_grid
 from simulator.model.size import file_bytes
 from simulator.model.spec import with_quantisation, with_top_k
 from simulator.plan_result import Limit, Search
-from simulator.question import Question, available_ram_bytes, question_rates
+from simulator.question import Question, question_rates
 from simulator.result import Interval
-from simulator.sold import doubt_of_storage
+from simulator.sold import doubt_of_cap, doubt_of_storage
 
 CONTEXT_STEP = 256  # tokens
 FEW_CONTEXTS = 24  # where each has to be tried
@@ -114,9 +114,7 @@ def ram_limit(speeds: Speeds, target: float) -> Limit:
         return Asked(speeds, replace(question, ram_cap_bytes=cap))
 
     found = find(grid.runs, ask, target, is_monotone=grid.is_monotone)
-    available = available_ram_bytes(question.profile)
-    beyond = max(found.value or 0, found.cautious_value or 0) > available
-    note = f"this device leaves only {format_bytes(available)} to a program" if beyond else ""
+    note = doubt_of_cap(question.profile, max(found.value or 0, found.cautious_value or 0))
     return _limit(
         found, grid.is_monotone, what="ram_cap", sense="least", today=question.cap_bytes, grid=grid.text, note=note
     )

@@ -42,7 +42,7 @@ def faster_storage_never_slower(speeds: Speeds, question: Question) -> bool:
     Whether a faster storage is proven never to be slower, at the centre and in every draw: all its times fall, and
     what a wait costs falls with them, which is looked up; a limiter before it has a lag.
     """
-    return question.storage_limit_bytes_per_s is None and speeds.drawn_device(question)[0].costs_of_waits_rise
+    return question.storage_limit_bytes_per_s is None and speeds.drawn_device(question).costs_of_waits_rise
 
 
 def faster_compute_never_slower(speeds: Speeds, question: Question) -> bool:

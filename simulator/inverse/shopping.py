@@ -19,7 +19,7 @@ from simulator.inverse.search import first_reaching
 from simulator.inverse.speeds import Speeds
 from simulator.plan_result import Purchase, Shopping
 from simulator.question import Question, available_ram_bytes, question_rates
-from simulator.sold import doubt_of_ram, doubt_of_storage
+from simulator.sold import doubt_of_cap, doubt_of_ram, doubt_of_storage
 
 GIB = 2**30
 MAX_SHOWN = 20  # purchases of a kind: the cheapest ones
@@ -195,15 +195,15 @@ def _purchase(speeds: Speeds, offer: _Offer, cap: int, ram_price: float, is_caut
         compute_factor=factor,
         tokens_per_s=interval,
         is_cautious=is_cautious,
-        note=_doubts(question, cap, rate),
+        note=_doubts(question, cap, rate, there_bytes(speeds.question)),
     )
 
 
-def _doubts(question: Question, cap: int, rate: float) -> str:
-    """Why the device cannot have these parts, or nobody sells them."""
-    profile, available = question.profile, available_ram_bytes(question.profile)
+def _doubts(question: Question, cap: int, rate: float, there_bytes: int) -> str:
+    """Why the device cannot have these parts, or nobody sells them; RAM that the question takes as there is no part."""
+    profile = question.profile
     doubts = [
-        "" if cap <= available else f"more RAM than the {format_bytes(available)} that this device leaves",
+        doubt_of_cap(profile, cap) if cap > there_bytes else "",
         doubt_of_storage(profile, rate),
         doubt_of_ram(profile, question.compute_factor),
     ]

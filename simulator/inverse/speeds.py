@@ -10,27 +10,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from hardware_profiles.rates import DeviceRates
+from simulator.closed_form.bounded import Bounded
 from simulator.closed_form.decisions import counted_misses
+from simulator.closed_form.drawn_device import DrawnDevice, DrawnReads
+from simulator.closed_form.draws import COMPUTE_FIELDS, Draws
 from simulator.closed_form.replay import lean_replay
-from simulator.closed_form.totals import ComputeTimes, ComputeWorks, CountedTokens, MissSums, StackedTimes, Totals
+from simulator.closed_form.totals import ComputeTimes, CountedTokens, MissSums, Totals
 from simulator.costs import miss_costs
-from simulator.expert_layout import expert_layout
-from simulator.inverse.bounded import Bounded
-from simulator.inverse.draws import DrawnDevice, DrawnReads, drawn_totals
-from simulator.prefetch import PRE_ATTENTION
-from simulator.question import (
-    Prepared,
-    Question,
-    device_rates,
-    drawn_devices,
-    prepare,
-    question_rates,
-    with_what_ifs,
-)
+from simulator.interval import N_SAMPLES, interval_of
+from simulator.question import Prepared, Question, prepare, question_rates
 from simulator.result import Interval
 from simulator.scenario import Scenario
-from simulator.simulate import N_SAMPLES, interval_of
 from traces.routing_trace import RoutingTrace
 
 Key = tuple[object, ...]
@@ -41,12 +31,8 @@ PLAN_FIELDS = (
     "chunk_tokens",
 )  # fmt: skip
 TOKEN_FIELDS = ("start", "warm_up_tokens", "lm_head_predictor")
-DRAW_FIELDS = ("layout", "n_threads")
-COMPUTE_FIELDS = (*DRAW_FIELDS, "compute_factor", "ram_bytes_per_s", "gemv_flop_per_s")
-READ_FIELDS = (*COMPUTE_FIELDS, "storage_latency_s", "storage_limit_bytes_per_s")  # and the rate, which scales them
 AT_ONCE = 10  # capacities of one pass over the trace: the counts of a long trace must fit into memory
 MAX_SUMS_BYTES = 64 * 2**20  # of central variations, 4 MB each at 16,384 contexts of a 21B; found again when needed
-MAX_TIMES_BYTES = 128 * 2**20  # of all draws of a compute side, 105 MB there
 
 
 class Speeds:
@@ -59,18 +45,14 @@ class Speeds:
         self._prepared: dict[Key, Prepared] = {}
         self._tokens: dict[Key, CountedTokens] = {}
         self._decided: dict[Key, tuple[dict[int, np.ndarray], int]] = {}
-        self._draws: dict[Key, list[tuple[DeviceRates, float | None]]] = {}
-        self._works: dict[Key, ComputeWorks] = {}
-        self._devices: dict[Key, DrawnDevice] = {}
+        self._draws = Draws(n_samples, seed)
         self._central: Bounded[ComputeTimes] = Bounded(MAX_SUMS_BYTES, lambda times: times.n_bytes)
-        self._times: Bounded[StackedTimes] = Bounded(MAX_TIMES_BYTES, lambda times: times.n_bytes)
         self._sums: Bounded[MissSums] = Bounded(MAX_SUMS_BYTES, lambda sums: sums.n_bytes)
 
     def with_routing(self, trace: RoutingTrace) -> "Speeds":
         """Other experts for the same prompts and positions: what attention and all other compute cost is kept."""
         changed = Speeds(replace(self.question, trace=trace), self.n_samples, self.seed)
-        changed._tokens, changed._draws, changed._works = self._tokens, self._draws, self._works
-        changed._devices, changed._central, changed._times = self._devices, self._central, self._times
+        changed._tokens, changed._draws, changed._central = self._tokens, self._draws, self._central
         return changed
 
     def prepared(self, question: Question) -> Prepared:
@@ -128,13 +110,12 @@ class Speeds:
 
     def _all_totals(self, question: Question) -> tuple[np.ndarray, np.ndarray] | None:
         """Seconds and hidden pairs of the central rates and of every draw, (1 + n_samples,) each."""
-        if self.prepared(question).scenario is None:
+        scenario = self.prepared(question).scenario
+        if scenario is None:
             return None
         histogram = np.stack([counts.astype(np.int64) for counts in self._histogram(question)[0].values()])
-        is_prefetched = question.prefetch == PRE_ATTENTION
-        return drawn_totals(
-            self._drawn_times(question), self.drawn_reads(question), histogram, is_prefetched=is_prefetched
-        )
+        found = self._draws.totals(self._counted(question, scenario), [question], histogram[None])
+        return found.step_s[0, :, 0], found.n_hidden[0, :, 0]
 
     def n_tokens(self, question: Question) -> int:
         """Decode tokens that count."""
@@ -195,29 +176,13 @@ class Speeds:
             )
         return self._tokens[key]
 
-    def _drawn(self, question: Question) -> list[tuple[DeviceRates, float | None]]:
-        """The central rates and every draw, before any what-if, with the gate sparsity; the same as `simulate`'s."""
-        key = _values(question, DRAW_FIELDS)
-        if key not in self._draws:
-            self._draws[key] = drawn_devices(question, self.n_samples, self.seed)
-        return self._draws[key]
-
-    def drawn_device(self, question: Question) -> tuple[DrawnDevice, float]:
-        """The central device and every draw, and how many times as fast their storage is asked for."""
-        rate, own = question.storage_read_bytes_per_s, question.profile.storage.sequential_read.value
-        is_scaled = rate is not None and question.storage_limit_bytes_per_s is None
-        asked = replace(question, storage_read_bytes_per_s=None) if is_scaled else question
-        key = (*_values(asked, READ_FIELDS), asked.storage_read_bytes_per_s, asked.prefetch)
-        if key not in self._devices:
-            layout = expert_layout(asked.model, asked.layout)
-            rates = [with_what_ifs(asked, drawn) for drawn, _ in self._drawn(asked)]
-            self._devices[key] = DrawnDevice(rates, layout, _top_k(asked), asked.prefetch)
-        return self._devices[key], rate / own if rate is not None and is_scaled else 1.0
+    def drawn_device(self, question: Question) -> DrawnDevice:
+        """The central device and every draw."""
+        return self._draws.device(question)[0]
 
     def drawn_reads(self, question: Question) -> DrawnReads:
         """What misses cost on the central device and on every draw of it."""
-        device, factor = self.drawn_device(question)
-        return device.reads(factor)
+        return self._draws.reads(question)
 
     def _compute_key(self, question: Question) -> Key:
         return (*_values(question, TOKEN_FIELDS), *_values(question, COMPUTE_FIELDS))
@@ -227,28 +192,12 @@ class Speeds:
         key = self._compute_key(question)
         found = self._central.get(key)
         if found is None:
-            found = self._compute_works(question).times(question_rates(question), None)
-            self._central.put(key, found)
-        return found
-
-    def _drawn_times(self, question: Question) -> StackedTimes:
-        """Of the central rates and every draw."""
-        key = self._compute_key(question)
-        found = self._times.get(key)
-        if found is None:
-            works = self._compute_works(question)
-            drawn = ((with_what_ifs(question, rates), sparsity) for rates, sparsity in self._drawn(question))
-            found = StackedTimes.of([works.times(*each) for each in drawn])
-            self._times.put(key, found)
-        return found
-
-    def _compute_works(self, question: Question) -> ComputeWorks:
-        key = (*_values(question, TOKEN_FIELDS), question.n_threads)
-        if key not in self._works:
             scenario = self.prepared(question).scenario
             assert scenario is not None
-            self._works[key] = ComputeWorks(self._counted(question, scenario), device_rates(question))
-        return self._works[key]
+            works = self._draws.works(self._counted(question, scenario), question)
+            found = works.times(question_rates(question), None)
+            self._central.put(key, found)
+        return found
 
 
 def _top_k(question: Question) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 from moeplan.errors import InputError, nearest
 from moeplan.strict_yaml import load_mapping
 from simulator.expert_layout import LAYOUTS
+from simulator.interval import N_SAMPLES
 from simulator.model.tensor_types import BLOCKS
 from simulator.policies import OFFLINE_POLICIES, POLICIES
 from simulator.prefetch import PREFETCH_POLICIES
@@ -27,7 +28,6 @@ from simulator.scenario import Start
 from simulator.sweeps.axes import AXES, AXIS_NAMES, DEFAULTS, Value, n_combinations, parse_items
 
 SCHEMA_VERSION = 1
-N_SWEEP_SAMPLES = 40  # Monte Carlo draws a scenario: enough for an interval in a picture
 MAX_SCENARIOS = 1_000_000  # a gigabyte of rows
 MAX_SAMPLES = 10_000
 
@@ -45,7 +45,7 @@ class SweepDefinition:
     adapt_trace: bool = False
     lm_head_predictor: bool = False
     seed: int = 0
-    n_samples: int = N_SWEEP_SAMPLES
+    n_samples: int = N_SAMPLES
     schema_version: int = field(default=SCHEMA_VERSION, init=False)
 
     def __post_init__(self) -> None:

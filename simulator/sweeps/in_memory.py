@@ -4,18 +4,17 @@ Sweeps in memory: the same question over a small grid of RAM caps, storage speed
 The rows come from the same closed form as those of simulator.sweeps, which has more axes and keeps them on disk.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
+from simulator.closed_form.draws import Draws
 from simulator.closed_form.replay import lean_replay
+from simulator.interval import N_SAMPLES
 from simulator.question import Question
 from simulator.result import SweepRow
 from simulator.sweeps.axes import AXIS_NAMES
-from simulator.sweeps.definition import N_SWEEP_SAMPLES
-from simulator.sweeps.devices import Devices
 from simulator.sweeps.timing import cell_rows
 
 
@@ -35,20 +34,13 @@ class Grid:
         return int(np.prod([len(axis) for axis in sizes]))
 
 
-def sweep(
-    question: Question,
-    grid: Grid,
-    *,
-    n_samples: int = N_SWEEP_SAMPLES,
-    seed: int = 0,
-    on_row: Callable[[SweepRow], None] = lambda row: None,
-) -> list[SweepRow]:
+def sweep(question: Question, grid: Grid, *, n_samples: int = N_SAMPLES, seed: int = 0) -> list[SweepRow]:
     """
     One row a scenario in the order of the grid: caps, cache policies, prefetch policies, speeds.
 
-    on_row sees each as it is done.  Raises InputError where a scenario cannot be asked.
+    Raises InputError where a scenario cannot be asked.
     """
-    replay, devices = lean_replay(question), Devices(n_samples, seed)
+    replay, draws = lean_replay(question), Draws(n_samples, seed, with_bounds=True)
     found: dict[tuple[int, str, str, float], SweepRow] = {}
     for cache_policy in grid.cache_policies:
         keys = list(
@@ -65,9 +57,8 @@ def sweep(
             for cap, _, prefetch, rate in keys
         ]
         cells = [_cell(each) for each in questions]
-        for key, row in zip(keys, cell_rows(questions, cells, replay, devices, strict=True), strict=True):
+        for key, row in zip(keys, cell_rows(questions, cells, replay, draws, strict=True), strict=True):
             found[key] = row
-            on_row(row)
     order = product(grid.ram_caps_bytes, grid.cache_policies, grid.prefetch_policies, grid.storage_reads_bytes_per_s)
     return [found[key] for key in order]
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from moeplan.errors import InputError
+from simulator.closed_form.draws import Draws
 from simulator.closed_form.replay import LeanReplay, lean_replay
 from simulator.model.spec import ModelSpec, with_quantisation, with_top_k
 from simulator.question import Question, check_storage_read
 from simulator.result import SweepRow
 from simulator.sweeps.definition import SweepDefinition
-from simulator.sweeps.devices import Devices
 from simulator.sweeps.scenarios import Cell, Chunk, Inputs
 from simulator.sweeps.timing import cell_rows, failed_row
 from traces.routing_trace import RoutingTrace
@@ -42,7 +42,7 @@ class ChunkRunner:
         self._lock = threading.Lock()
         self._adapted = lru_cache(maxsize=1)(self._adapt)
         self._replay = lru_cache(maxsize=1)(self._make_replay)
-        self._devices = lru_cache(maxsize=1)(self._make_devices)
+        self._draws = lru_cache(maxsize=1)(self._make_draws)
 
     def rows(self, chunk: Chunk) -> list[IndexedRow]:
         """The rows of a chunk in the order of their numbers."""
@@ -54,8 +54,8 @@ class ChunkRunner:
         questions = [self._on(base, cell) for _, cell in cells]
         refused = {place: why for place, asked in enumerate(questions) if (why := _refusal(asked)) is not None}
         kept = [place for place in range(len(cells)) if place not in refused]
-        devices = self._devices_of(cells[0][1], base)
-        found = cell_rows([questions[place] for place in kept], [cells[place][1] for place in kept], replay, devices)
+        draws = self._draws_of(cells[0][1], base)
+        found = cell_rows([questions[place] for place in kept], [cells[place][1] for place in kept], replay, draws)
         rows = dict(zip(kept, found, strict=True))
         rows |= {place: failed_row(cells[place][1], why, questions[place]) for place, why in refused.items()}
         return [IndexedRow(index, rows[place]) for place, (index, _) in enumerate(cells)]
@@ -66,9 +66,9 @@ class ChunkRunner:
             base = self._base(cell)
             return self._on(base, cell), self._replay(cell["trace"], base.model, base.context)
 
-    def _devices_of(self, cell: Cell, base: Question) -> Devices:
+    def _draws_of(self, cell: Cell, base: Question) -> Draws:
         with self._lock:
-            return self._devices(cell["trace"], base.model, base.context, base.layout)
+            return self._draws(cell["trace"], base.model, base.context)
 
     def _on(self, base: Question, cell: Cell) -> Question:
         """The question of one cell, on the model and trace of another one of its chunk."""
@@ -120,5 +120,5 @@ class ChunkRunner:
         profile = next(iter(self.inputs.profiles.values()))
         return lean_replay(Question(model, profile, trace, context=context))
 
-    def _make_devices(self, name: str | None, model: ModelSpec, context: int | None, layout: str) -> Devices:
-        return Devices(self.definition.n_samples, self.definition.seed)
+    def _make_draws(self, name: str | None, model: ModelSpec, context: int | None) -> Draws:
+        return Draws(self.definition.n_samples, self.definition.seed, with_bounds=True)

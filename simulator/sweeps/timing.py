@@ -12,14 +12,14 @@ import numpy as np
 
 from moeplan.errors import InputError
 from simulator.closed_form.decisions import miss_histograms
+from simulator.closed_form.draws import BOUNDS, Draws
 from simulator.closed_form.replay import LeanReplay
 from simulator.closed_form.totals import CountedTokens
+from simulator.interval import interval_ends
 from simulator.question import Prepared, Question, device_rates, prepare
 from simulator.result import Bound, SweepRow
 from simulator.scenario import Scenario
-from simulator.simulate import INTERVAL_FRAC
-from simulator.small_print import beyond_device, is_upper_bound, storage_doubt, warnings_of
-from simulator.sweeps.devices import BOUNDS, Devices, compute_key, storage_key
+from simulator.small_print import beyond_device, is_upper_bound, larger_cap, storage_doubt, warnings_of
 from simulator.sweeps.scenarios import Cell
 
 Key = tuple[object, ...]
@@ -52,7 +52,7 @@ def cell_rows(
     questions: Sequence[Question],
     cells: Sequence[Cell],
     replay: LeanReplay,
-    devices: Devices,
+    draws: Draws,
     *,
     strict: bool = False,
 ) -> list[SweepRow]:
@@ -62,17 +62,17 @@ def cell_rows(
     A question that cannot be asked is a row with the complaint; strict: it raises its InputError.
     """
     prepared = _complained(_prepare_all(questions, cells, replay), strict)
-    decided, complaints = _decide_all(prepared, replay, devices)
+    decided, complaints = _decide_all(prepared, replay, draws)
     prepared = _complained([_complaint_of(found, complaints) or found for found in prepared], strict)
     groups: dict[Key, list[int]] = {}
     for place, (cell, found) in enumerate(zip(cells, prepared, strict=True)):
         if isinstance(found, Prepared) and found.scenario is not None:
-            groups.setdefault((id(found.scenario.steps), *compute_key(cell)), []).append(place)
-    told = _without_times(cells, questions, prepared, devices)
+            groups.setdefault((id(found.scenario.steps), *_compute_key(cell)), []).append(place)
+    told = _without_times(cells, questions, prepared, draws)
     rows: dict[int, SweepRow] = {}
     for places in groups.values():
         own = [decided[_capacity(prepared[i])] for i in places]  # type: ignore[arg-type]
-        timed = _time_group(own, devices, [(cells[i], questions[i]) for i in places])
+        timed = _time_group(own, draws, [(cells[i], questions[i]) for i in places])
         for place, what, times in zip(places, own, timed, strict=True):
             rows[place] = _row(told[place], questions[place], prepared[place], what, times)  # type: ignore
     return [rows.get(place, row) for place, row in enumerate(told)]
@@ -119,7 +119,7 @@ def _complaint_of(found: Prepared | InputError, complaints: dict[Key, InputError
 
 
 def _decide_all(
-    prepared: Sequence[Prepared | InputError], replay: LeanReplay, devices: Devices
+    prepared: Sequence[Prepared | InputError], replay: LeanReplay, draws: Draws
 ) -> tuple[dict[Key, Decided], dict[Key, InputError]]:
     """The decisions of every capacity, those of the same steps together; and why there are none."""
     scenarios: dict[Key, Scenario] = {}
@@ -131,7 +131,7 @@ def _decide_all(
     kinds = {key: (id(scenario.steps), scenario.preloaded) for key, scenario in scenarios.items()}
     for kind in dict.fromkeys(kinds.values()):  # what is preloaded needs no pass, so no complaint is its own
         same = {key: scenario for key, scenario in scenarios.items() if kinds[key] == kind}
-        tokens = devices.tokens(next(iter(same.values())))
+        tokens = draws.tokens(next(iter(same.values())))
         try:
             histograms = miss_histograms(list(same.values()), tokens, replay)
         except InputError as error:
@@ -144,19 +144,20 @@ def _decide_all(
     return decided, complaints
 
 
-def _time_group(decided: list[Decided], devices: Devices, group: list[tuple[Cell, Question]]) -> list[_Timed]:
+def _time_group(decided: list[Decided], draws: Draws, group: list[tuple[Cell, Question]]) -> list[_Timed]:
     """The cells of one compute side, which differ in capacity, storage and prefetch: all are timed with all."""
-    capacities, storages = list(dict.fromkeys(decided)), {storage_key(cell): (cell, asked) for cell, asked in group}
+    capacities, storages = list(dict.fromkeys(decided)), {_storage_key(cell): asked for cell, asked in group}
     tokens = decided[0].tokens
-    totals = devices.variants(tokens, list(storages.values())).totals(np.array([each.histogram for each in capacities]))
-    n_draws = totals.step_s.shape[1] - 1 - len(BOUNDS)
-    speeds = tokens.n_tokens / totals.step_s[:, : 1 + n_draws]
-    low, high = _interval_ends(speeds)
-    bounds = totals.step_s[:, 1 + n_draws :].argmin(axis=1)
+    histograms = np.array([each.histogram for each in capacities])
+    totals = draws.totals(tokens, list(storages.values()), histograms)
+    n_drawn = 1 + draws.n_samples  # the central rates and the draws; bounds follow
+    speeds = tokens.n_tokens / totals.step_s[:, :n_drawn]
+    low, high = interval_ends(speeds[:, 0], speeds[:, 1:], axis=1)
+    bounds = totals.step_s[:, n_drawn:].argmin(axis=1)
     places = {key: place for place, key in enumerate(storages)}
     timed = []
     for what, (cell, _) in zip(decided, group, strict=True):
-        at = capacities.index(what), places[storage_key(cell)]
+        at = capacities.index(what), places[_storage_key(cell)]
         central = at[0], 0, at[1]
         step_s, wait_s = float(totals.step_s[central]), float(totals.wait_s[central])
         n_hidden, bound = int(totals.n_hidden[central]), BOUNDS[bounds[at]]
@@ -164,13 +165,14 @@ def _time_group(decided: list[Decided], devices: Devices, group: list[tuple[Cell
     return timed
 
 
-def _interval_ends(speeds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n_capacities, n_storages) ends as simulate has them; speeds (n_capacities, 1 + n_draws, n_storages)."""
-    central = speeds[:, 0]
-    if speeds.shape[1] == 1:
-        return central, central
-    low, high = np.quantile(speeds[:, 1:], [(1 - INTERVAL_FRAC) / 2, (1 + INTERVAL_FRAC) / 2], axis=1)
-    return np.minimum(low, central), np.maximum(high, central)
+def _compute_key(cell: Cell) -> Key:
+    """What the compute side depends on within a chunk."""
+    return tuple(cell[name] for name in ("hardware", "threads", "ram_bandwidth", "flops"))
+
+
+def _storage_key(cell: Cell) -> Key:
+    """What differs between cells of one compute side and capacity."""
+    return tuple(cell[name] for name in ("storage_latency", "storage_read", "prefetch"))
 
 
 def _row(row: SweepRow, question: Question, prepared: Prepared, decided: Decided, timed: _Timed) -> SweepRow:
@@ -192,7 +194,7 @@ def _row(row: SweepRow, question: Question, prepared: Prepared, decided: Decided
 
 
 def _without_times(
-    cells: Sequence[Cell], questions: Sequence[Question], prepared: Sequence[Prepared | InputError], devices: Devices
+    cells: Sequence[Cell], questions: Sequence[Question], prepared: Sequence[Prepared | InputError], draws: Draws
 ) -> list[SweepRow]:
     """The rows of all cells, their times still to be found; complete for those that cannot run or nobody can ask."""
     plans = {id(found): found for found in prepared if isinstance(found, Prepared)}
@@ -205,7 +207,7 @@ def _without_times(
         failed_row(cell, found, question)
         if isinstance(found, InputError)
         else _row_without_times(
-            cell, question, found, devices, *texts[id(found)], doubts[cell["hardware"], cell["storage_read"]]
+            cell, question, found, draws, *texts[id(found)], doubts[cell["hardware"], cell["storage_read"]]
         )
         for cell, question, found in zip(cells, questions, prepared, strict=True)
     ]
@@ -217,14 +219,15 @@ def _reason_and_warnings(prepared: Prepared) -> tuple[str, str]:
     if prepared.scenario is None:
         return prepared.plan.arithmetic, ""
     of_any_storage = replace(prepared, question=replace(prepared.question, storage_read_bytes_per_s=None))
-    return beyond_device(prepared), "\n".join(warnings_of(of_any_storage))
+    told = filter(None, (larger_cap(prepared), *warnings_of(of_any_storage)))
+    return beyond_device(prepared), "\n".join(told)
 
 
 def _row_without_times(
-    cell: Cell, question: Question, prepared: Prepared, devices: Devices, reason: str, warnings: str, doubt: str
+    cell: Cell, question: Question, prepared: Prepared, draws: Draws, reason: str, warnings: str, doubt: str
 ) -> SweepRow:
     """The inputs of a scenario that can be asked, its memory, and why it cannot run where it cannot."""
-    plan, rates = prepared.plan, devices.central(cell, question)
+    plan, rates = prepared.plan, draws.central(question)
     inputs = _inputs(cell, question)
     in_force = {
         "storage_read_bytes_per_s": rates.sequential_read_bytes_per_s,

@@ -10,11 +10,21 @@ _PART = re.compile(rf"{_NUMBER}(?: (?P<unit>{'|'.join(_UNITS)}))?(?![\w'-])|(?<!
 QUOTED_SHOWN = 8  # words that are listed
 
 
-def alike(texts: Iterable[str]) -> dict[str, list[int]]:
-    """What is left of the texts without their numbers and quoted words, to the places of those that share it."""
+def alike(texts: Iterable[str], *, sizes_alone: bool = False) -> dict[str, list[int]]:
+    """
+    What is left of the texts without their numbers and quoted words, to the places of those that share it.
+
+    sizes_alone: only numbers with a unit are taken out, which no name holds.
+    """
+
+    def left(part: re.Match[str]) -> str:
+        if sizes_alone and not part["unit"]:
+            return part[0]
+        return "'" if part["number"] is None else "0"
+
     found: dict[str, list[int]] = {}
     for place, text in enumerate(texts):
-        found.setdefault(_PART.sub(lambda part: "'" if part["number"] is None else "0", text), []).append(place)
+        found.setdefault(_PART.sub(left, text), []).append(place)
     return found
 
 

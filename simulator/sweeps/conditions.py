@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from typing import TYPE_CHECKING
 
+from moeplan.alike import alike, merged
 from moeplan.errors import InputError
+from simulator.question import Prepared, available_ram_bytes, prepare
+from simulator.sweeps.definition import SweepDefinition
+from simulator.sweeps.scenarios import Cell, Inputs
 
 if TYPE_CHECKING:
-    from simulator.question import Prepared
-    from simulator.sweeps.definition import SweepDefinition
     from simulator.sweeps.rows import ChunkRunner
-    from simulator.sweeps.scenarios import Cell, Inputs
 
 # What a condition may depend on beside the RAM cap, in the order in which less has to be read again.
 AXES = ("model", "trace", "quantisation", "top_k", "layout", "context", "cache", "prefetch", "hardware", "threads")
@@ -23,12 +24,12 @@ IN_ROWS = {"ram_cap": ("ram_cap",), "storage": ("storage_read", "storage_latency
 
 OF_RUNS = ("tokens", "first_token", "start", "cache")  # conditions that only a scenario that runs has
 
-Told = list[tuple["Cell", str]]
+Told = list[tuple[Cell, str]]
 
 
-def sweep_conditions(definition: "SweepDefinition", inputs: "Inputs") -> dict[str, str]:
+def sweep_conditions(definition: SweepDefinition, inputs: Inputs) -> dict[str, str]:
     """Name to text, in the order in which a person would ask, of every combination of inputs that can be asked."""
-    from simulator.small_print import small_print
+    from simulator.small_print import small_print  # half a second of numba, as rows; the files are read meanwhile
     from simulator.sweeps.rows import ChunkRunner
 
     runner, gathered = ChunkRunner(definition, inputs), dict[str, Told]()
@@ -47,17 +48,15 @@ def sweep_conditions(definition: "SweepDefinition", inputs: "Inputs") -> dict[st
     return {name: _condition(told) for name, told in gathered.items() if name not in in_rows}
 
 
-def _cells(definition: "SweepDefinition") -> "Iterator[Cell]":
+def _cells(definition: SweepDefinition) -> Iterator[Cell]:
     """Every combination of AXES; the other axes at their first value."""
     first = {name: values[0] for name, values in definition.axes.items()}
     for combination in product(*(definition.axes[name] for name in AXES)):
         yield first | dict(zip(AXES, combination, strict=True))
 
 
-def _ends(runner: "ChunkRunner", cell: "Cell") -> "list[Prepared]":
+def _ends(runner: "ChunkRunner", cell: Cell) -> list[Prepared]:
     """The scenarios of the least and the largest RAM cap that run; that of the largest cap where none runs."""
-    from simulator.question import available_ram_bytes
-
     own = available_ram_bytes(runner.inputs.profiles[str(cell["hardware"])])
     caps = sorted(runner.definition.axes["ram_cap"], key=lambda cap: own if cap is None else cap)
     prepared: dict[int, Prepared | None] = {}
@@ -75,9 +74,7 @@ def _ends(runner: "ChunkRunner", cell: "Cell") -> "list[Prepared]":
     return [found for place in (least, last) if (found := prepared[place]) is not None]
 
 
-def _prepared(runner: "ChunkRunner", cell: "Cell") -> "Prepared | None":
-    from simulator.question import prepare
-
+def _prepared(runner: "ChunkRunner", cell: Cell) -> Prepared | None:
     try:
         return prepare(*runner.asked(cell))
     except InputError:
@@ -86,8 +83,6 @@ def _prepared(runner: "ChunkRunner", cell: "Cell") -> "Prepared | None":
 
 def _over_caps(texts: Sequence[str]) -> str:
     """The texts of several RAM caps as one: ranges where only numbers differ, else one after the other."""
-    from reports.alike import alike, merged
-
     kinds = [merged([texts[place] for place in places]) for places in alike(texts).values()]
     return kinds[0] if len(kinds) == 1 else f"by RAM cap: {'; or '.join(kinds)}"
 
@@ -102,7 +97,7 @@ def _condition(told: Told) -> str:
     return "; ".join([*parts, *more])
 
 
-def _which(cells: "Sequence[Cell]", told: Told) -> str:
+def _which(cells: Sequence[Cell], told: Told) -> str:
     """The values that single out some combinations."""
     found = []
     for axis in AXES:

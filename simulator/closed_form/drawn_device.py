@@ -1,19 +1,19 @@
 """
-All draws of a device at once: their reads as arrays, and what they take for a histogram of misses in one compiled call.
+All draws of a device at once: what their reads take, and cost beside compute, as arrays.
 
-Index 0 is the central device, the rest are the draws behind an interval.  The equations are those of
-simulator.closed_form.totals; reads are timed as hardware_profiles.storage does it, for all draws side by side.
+Index 0 is the central device; draws, and whatever else differs in rates alone, follow.  Reads are timed as
+hardware_profiles.storage does it, for all side by side.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.storage import StorageModel
-from simulator.closed_form.totals import StackedTimes, Variants, cost_table
+from simulator.closed_form.totals import cost_table
 from simulator.costs import costs_of_waits_rise, miss_costs, read_table
 from simulator.expert_layout import ExpertLayout
 
@@ -25,6 +25,11 @@ class DrawnReads:
     speeds: np.ndarray
     tables: np.ndarray
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the tables; the speeds belong to the device."""
+        return self.tables.nbytes
+
 
 class DrawnDevice:
     """The rates of all draws, for one layout of experts and one prefetch policy; `reads` times any storage speed."""
@@ -32,13 +37,9 @@ class DrawnDevice:
     def __init__(self, rates: Sequence[DeviceRates], layout: ExpertLayout, top_k: int, prefetch_policy: str) -> None:
         self._rates, self._layout, self._top_k, self._policy = tuple(rates), layout, top_k, prefetch_policy
         self._speeds = np.array([(one.contended_compute_frac, one.contended_read_frac) for one in rates])
-        self._reads_at = lru_cache(maxsize=256)(self._reads_now)  # 50 kB each
 
     def reads(self, factor: float = 1.0) -> DrawnReads:
         """With every byte read so many times as fast; latencies stay. A storage behind a limiter has factor 1 only."""
-        return self._reads_at(factor)
-
-    def _reads_now(self, factor: float) -> DrawnReads:
         if factor == 1.0:
             read_s = np.array([read_table(one, self._layout, self._top_k) for one in self._rates])
         else:
@@ -85,17 +86,3 @@ def read_tables(storages: Sequence[StorageModel], layout: ExpertLayout, most: in
             lanes[piece % n_lanes], piece = bus_free, piece + 1
         found[:, expert] = bus_free
     return found
-
-
-def drawn_totals(
-    times: StackedTimes, reads: DrawnReads, histogram: np.ndarray, *, is_prefetched: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """
-    (seconds, hidden pairs) of every draw, (n,) each, over the counted tokens.
-
-    histogram int64 (n_kinds, n_contexts, top_k + 1): pairs by kind, context and misses.
-    """
-    places, prefetched = np.arange(len(times.total_s)), np.array([is_prefetched])
-    variants = Variants(times, places, reads.speeds[:, None], reads.tables[:, None], prefetched)
-    found = variants.totals(histogram[None])
-    return found.step_s[0, :, 0], found.n_hidden[0, :, 0]
