@@ -40,11 +40,11 @@ zero_frac: share of an expert's neurons whose gate is zero; its up row and down 
 import bisect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hardware_profiles.schema_base import ByteRate, ByteSize, Count, Frozen, ProfileError, Provenance, quantity
 
@@ -54,6 +54,16 @@ KernelOp = Literal[
 ]  # fmt: skip
 KERNEL_OPS: tuple[KernelOp, ...] = get_args(KernelOp)
 FREE_WHERE_UNKNOWN: tuple[KernelOp, ...] = ("row_wait",)  # some tables have it in another row
+FORMER_OPS = ("experts_rest",)  # of older probes; experts_chunk holds what it had
+PROBE_AGAIN = "probe the machine again"
+
+Beyond = Literal["slope", "proportion", "end"]  # how a time goes on above the largest point that was measured
+OF_READS: tuple[KernelOp, ...] = ("issue", "delay", "wake", "wake_on_demand", "wake_attention")
+BEYOND_SIZE: dict[KernelOp, Beyond] = {
+    **dict.fromkeys(OF_READS, "end"),  # waits, not work; two sizes tell nothing of a third
+    **dict.fromkeys(("attention_rest", "step"), "proportion"),  # what is left of a difference has no slope to trust
+}
+BEYOND_COUNT: dict[KernelOp, Beyond] = {**dict.fromkeys(OF_READS, "end"), "attend": "end"}  # attend: no amount of work
 
 Seconds = Annotated[float, quantity("second"), Field(gt=0)]
 Curve = tuple[tuple[float, ...], tuple[float, ...]]  # x ascending, seconds
@@ -70,6 +80,14 @@ class KernelRow(Frozen):
     working_set: ByteSize
     threads: Count
     time: Seconds
+
+    @field_validator("op", mode="before")
+    @classmethod
+    def _is_known(cls, raw: object) -> object:
+        if raw in FORMER_OPS:
+            must = "must be an operation that this version times"
+            raise ProfileError("op", must, f"{raw}, as older probes wrote it", PROBE_AGAIN)
+        return raw
 
 
 class KernelTable(Provenance):
@@ -99,7 +117,19 @@ class KernelTable(Provenance):
         ops = {row.op for row in self.rows}
         if "wake" in ops and "wake_on_demand" not in ops:
             must = "must have wake and wake_on_demand over microseconds of reads"
-            raise ProfileError("kernels", must, "wake alone, as older probes wrote it; probe the machine again")
+            raise ProfileError("kernels", must, "wake alone, as older probes wrote it", PROBE_AGAIN)
+        return self
+
+    @model_validator(mode="after")
+    def _chunks_are_whole(self) -> Self:
+        found = {(row.op, row.type, row.threads) for row in self.rows}
+        with_chunks = {row.threads for row in self.rows if row.op == "gemm"}
+        for op, tensor_type, threads in sorted(found):
+            is_timed = ("experts_chunk", tensor_type, threads) in found
+            if op == "experts" and threads in with_chunks and not is_timed:
+                must = "must time the experts of a chunk (experts_chunk) where they time its matrices (gemm)"
+                got = f"none of {tensor_type} on {threads} thread{'s' * (threads > 1)}"
+                raise ProfileError("kernels", must, got, PROBE_AGAIN)
         return self
 
     def threads(self) -> tuple[int, ...]:
@@ -109,7 +139,7 @@ class KernelTable(Provenance):
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel call whose time is wanted, in the units of the table."""
+    """A kernel call whose time is wanted, in the units of the table; times: how often it is made."""
 
     op: KernelOp
     type: str
@@ -117,6 +147,7 @@ class Call:
     count: int = 1
     zero_frac: float = 0.0
     working_set: float = math.inf
+    times: int = 1
 
 
 class KernelTimes:
@@ -125,8 +156,8 @@ class KernelTimes:
 
     Between two measured points the time is linear in size and in count, linear in zero_frac through the lowest and the
     highest that were measured, and linear in the logarithm of the working set; beyond the ends of working set, and
-    below the smallest size, the end's own time holds; above the largest size or count the last slope goes on (not of
-    attend, whose count is no amount of work; see simulator.costs for what waits cost).
+    below the smallest size or count, the end's own time holds.  Above the largest size or count the last slope goes
+    on, in proportion where there is one point only; but see BEYOND_SIZE and BEYOND_COUNT.
     """
 
     def __init__(self, table: KernelTable, n_threads: int) -> None:
@@ -164,11 +195,8 @@ class KernelTimes:
         by_set = self._points.get((call.op, call.type))
         if by_set is None:
             return 0.0
-        if call.op == "attend":  # its count is a kind of model and no amount of work: nothing lies beyond the ends
-            counts = self.counts(call.op, call.type)
-            call = replace(call, count=min(max(call.count, counts[0]), counts[-1]))
         sets = {math.log(n_bytes): _by_zero_frac(points, call) for n_bytes, points in by_set.items()}
-        return max(0.0, _between(sets, math.log(max(1.0, call.working_set)), clip_high=True))
+        return call.times * max(0.0, _between(sets, math.log(max(1.0, call.working_set)), "end"))
 
 
 def _nested(rows: list[KernelRow]) -> dict[float, dict[float, dict[int, Curve]]]:
@@ -191,23 +219,25 @@ def _by_zero_frac(points: Mapping[float, Mapping[int, Curve]], call: Call) -> fl
 
 
 def _by_count(points: Mapping[int, Curve], call: Call) -> float:
-    return _between({float(count): _on_curve(curve, call.size) for count, curve in points.items()}, call.count)
+    beyond = BEYOND_SIZE.get(call.op, "slope")
+    of_counts = {float(count): _on_curve(curve, call.size, beyond) for count, curve in points.items()}
+    return _between(of_counts, call.count, BEYOND_COUNT.get(call.op, "slope"))
 
 
-def _on_curve(curve: Curve, size: float) -> float:
+def _on_curve(curve: Curve, size: float, beyond: Beyond) -> float:
     sizes, seconds = curve
-    return _between(dict(zip(sizes, seconds, strict=True)), size)
+    return _between(dict(zip(sizes, seconds, strict=True)), size, beyond)
 
 
-def _between(points: Mapping[float, float], x: float, clip_high: bool = False) -> float:
-    """Piecewise linear; below the first point its value, above the last one its slope, or in proportion for one."""
+def _between(points: Mapping[float, float], x: float, beyond: Beyond) -> float:
+    """Piecewise linear; below the first point its value, above the last one see Beyond: no slope for one point."""
     xs = sorted(points)
     if x <= xs[0]:
         return points[xs[0]]
-    if x >= xs[-1] and clip_high:
+    if x >= xs[-1] and beyond == "end":
         return points[xs[-1]]
-    if len(xs) == 1:
-        return points[xs[0]] * x / xs[0]
+    if x >= xs[-1] and (beyond == "proportion" or len(xs) == 1):
+        return points[xs[-1]] * x / xs[-1]
     upper = min(bisect.bisect_left(xs, x), len(xs) - 1)
     low, high = xs[upper - 1], xs[upper]
     slope = (points[high] - points[low]) / (high - low)

@@ -52,6 +52,15 @@ def test_a_single_size_goes_on_in_proportion() -> None:
     assert times_of(row("gemv", 1000, "10 us")).seconds(Call("gemv", "f32", 2000)) == pytest.approx(20e-6)
 
 
+@pytest.mark.parametrize("op", ["step", "attention_rest"])
+def test_what_is_left_of_a_difference_goes_on_in_proportion_to_size(op: str) -> None:
+    """Two leftovers that differ by chance have no slope to trust: 7,168 takes 2.8 times what 2,560 takes, no more."""
+    times = times_of(row(op, 1536, "330 us"), row(op, 2560, "1770 us"))
+    assert times.seconds(Call(op, "f32", 7168)) == pytest.approx(2.8 * 1770e-6)  # type: ignore[arg-type]
+    assert times.seconds(Call(op, "f32", 2048)) == pytest.approx(1050e-6)  # type: ignore[arg-type]
+    assert times.seconds(Call(op, "f32", 64)) == pytest.approx(330e-6)  # type: ignore[arg-type]
+
+
 def test_count_and_zero_gates_are_linear() -> None:
     """Four experts cost what one costs and three times the difference per expert; zero gates lie on one line."""
     times = times_of(
@@ -185,6 +194,32 @@ def test_a_delay_of_the_reads_is_lost_within_what_a_limiter_adds() -> None:
     assert barely[1] == pytest.approx(free[1] / 2, rel=1e-6)
 
 
+def test_what_reads_cost_holds_beyond_the_measured_sizes_and_misses() -> None:
+    """At 32 misses what 4 cost, for an expert of 99 MB what one of 2 MB costs; between the points linear."""
+    small, large, huge = 20480, 1990656, 99_000_000
+    at = {(small, 1): 10, (small, 4): 40, (large, 1): 30, (large, 4): 20}
+    rows = [row(op, size, f"{us} us", count=n) for op in ("issue", "delay") for (size, n), us in at.items()]
+    rows += [
+        row(op, size, f"{us} us", count=n)
+        for op in ("wake", "wake_on_demand", "wake_attention")
+        for size, n, us in ((small, 400, 50), (small, 25600, 900), (large, 400, 60), (large, 25600, 70))
+    ]
+    times = times_of(*rows)
+    for op in ("issue", "delay"):
+        wanted = {(small, 2): 20, (small, 32): 40, (large, 32): 20, (huge, 1): 30, (huge, 32): 20, (4096, 4): 40}
+        for (size, n), us in wanted.items():
+            assert times.seconds(Call(op, "f32", size, n)) == pytest.approx(us * 1e-6), (op, size, n)  # type: ignore[arg-type]
+    rates = replace(device_rates(), kernels=times)
+    read_s = np.linspace(0, 1, 33)
+    of_large, of_huge = (
+        costs.miss_costs(rates, ExpertLayout("bundle", 1, size), 32, PRE_ATTENTION, read_s) for size in (large, huge)
+    )
+    for name in ("issue_s", "delay_s", "wake_s"):
+        assert getattr(of_huge, name).tolist() == pytest.approx(getattr(of_large, name).tolist()), name
+    assert of_large.delay_s[[0, 1, 4, 32]].tolist() == pytest.approx([0, 30e-6, 20e-6, 20e-6])
+    assert of_large.wake_s[32] == pytest.approx(70e-6)
+
+
 def test_heads_that_share_a_key_are_interpolated_and_never_extrapolated() -> None:
     """The count of attend is a kind of model: beyond the measured ones the nearest holds, also for a single one."""
     both = times_of(row("attend", 1000, "30 us", count=2), row("attend", 1000, "10 us", count=6))
@@ -220,6 +255,30 @@ def test_waits_by_misses_are_refused() -> None:
     """Older probes wrote a wake-up by the number of misses; read as microseconds it would be wrong without a word."""
     with pytest.raises(ValidationError, match="probe the machine again"):
         table_of(row("wake", 8192, "40 us"), row("wake", 8192, "70 us", count=2))
+
+
+def test_an_operation_of_an_older_probe_is_refused_with_advice() -> None:
+    """Not with a list of all operations: nobody mends a measured table by hand."""
+    with pytest.raises(
+        ValidationError, match="got experts_rest, as older probes wrote it; probe the machine again"
+    ) as e:
+        table_of(*FULL, row("experts_rest", 100, "40 us", type="q8_0"))
+    assert "wake_on_demand" not in str(e.value)
+
+
+def test_chunks_are_measured_whole_or_not_at_all() -> None:
+    """
+    With its matrices measured and its experts not, a chunk would be half measured and half a roofline without a word;
+    each type and number of threads on its own.  A table of decode alone is whole.
+    """
+    rows = [one for one in FULL if one["op"] != "experts_chunk"]
+    must = r"must time the experts of a chunk \(experts_chunk\) .* got none of q8_0 on 1 thread; probe"
+    with pytest.raises(ValidationError, match=must):
+        table_of(*rows)
+    table_of(*(one for one in rows if one["op"] != "gemm"))
+    other = [one | {"threads": 2} for one in rows]
+    with pytest.raises(ValidationError, match="none of q8_0 on 2 threads; probe"):
+        table_of(*FULL, *other)
 
 
 def test_longer_waits_that_cost_less_are_noticed() -> None:
@@ -263,7 +322,9 @@ def test_a_draw_of_sparsity_is_timed_as_a_model_with_that_sparsity() -> None:
     """Mixing the works of the two ends equals the calls at the drawn share."""
     rows = [one for one in FULL if one["op"] != "wake"]  # a wait would add to the FFN
     for count, times in ((1, ("3 us", "30 us")), (4, ("6 us", "99 us"))):
-        rows += [row("experts", 100 * 10 ** (3 * i), t, count=count, zero_frac=0.7) for i, t in enumerate(times)]
+        rows += [
+            row("experts", 100 * 10 ** (3 * i), t, count=count, zero_frac=0.7, type="q8_0") for i, t in enumerate(times)
+        ]
     scenario = scenario_with(times_of(*rows))
     timeline = FastEngine(scenario).timeline(scenario.rates, 0.4)
     work = costs.expert_ffn_work(scenario.model, 2, 1, 0.4)

@@ -118,6 +118,32 @@ def test_longer_reads_never_cost_less() -> None:
     assert costs[-1] == costs[-2] > 0.01 * AT_LEAST_S[-1]
 
 
+def test_more_misses_never_cost_less() -> None:
+    """Where two misses were measured to be delayed less than one, both have what they have in the mean."""
+    plan = make_plan(Path(), FEWEST_SECONDS, [1])
+    plan, samples = replace(plan, shapes=plan.shapes[:1]), samples_of(plan.shapes[0].name, (1.0,))
+    key = ReadsKey(plan.shapes[0].name, "span", 2, False, 1)
+    samples.values[key][0] += 0.07e-3  # of 0.08 ms that two are delayed
+    found = miss_times(plan, samples, COMPUTE, READ)
+    times = {(key.op, key.count): seconds for key, seconds in found.items()}
+    assert times["delay", 1] == times["delay", 2] == pytest.approx((0.04e-3 + 0.01e-3) / 2)
+    assert times["delay", 4] == pytest.approx(0.16e-3)
+    assert times["issue", 1] <= times["issue", 2] <= times["issue", 4]
+
+
+def test_a_rows_own_noise_is_no_doubt_of_the_table() -> None:
+    """Rows that jump by a fifth, each in its own rounds, leave their sum as it is; all in the same rounds do not."""
+    spots, rng = Samples(), np.random.default_rng(0)
+    spots.values["small_token_t1"] = [1.0, 1.001, 1.0, 1.001]
+    own, common = Samples(), Samples()
+    for size in range(1000, 1400):
+        key = RowKey("gemv", "q8_0", size, 1, 0.0, 2**20, 1)
+        own.values[key] = np.exp(rng.normal(0, 0.2, 4)).tolist()
+        common.values[key] = [1.0, 1.2, 1.0, 1.2]
+    assert table_uncertainty(own, spots) < 0.05
+    assert np.log1p(table_uncertainty(common, spots)) == pytest.approx(1.2816 * np.log(1.2) / 3**0.5, abs=1e-3)
+
+
 def test_the_table_is_no_surer_than_the_spot_checks() -> None:
     """Rows that agree from round to round do not hide that whole tokens did not."""
     samples, spots = Samples(), Samples()

@@ -1,5 +1,7 @@
 """The parts of the probe, each alone: samples, weights in memory, the writer, options."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,12 @@ from moeplan.errors import InputError
 from moeplan.strict_yaml import load_mapping
 from reference_runtime.kernels.fast import FastKernels
 from reference_runtime.op_clock import OpClock
-from reference_runtime.probe.in_situ import op_seconds
+from reference_runtime.probe.figures import contention_of
+from reference_runtime.probe.in_situ import OPS, OpKey, ShutKey, layers_and_experts, op_seconds
 from reference_runtime.probe.memory import ZERO_FRAC, ExpertPool, WeightArena
 from reference_runtime.probe.plan import FEWEST_SECONDS, make_plan
 from reference_runtime.probe.products import RowKey, expert_cases
-from reference_runtime.probe.rows import kernel_times
+from reference_runtime.probe.rows import kernel_times, rest_times
 from reference_runtime.probe.sampling import (
     UNKNOWN_SPREAD,
     Samples,
@@ -27,18 +30,27 @@ from reference_runtime.probe.sampling import (
     trimmed_mean,
     uncertainty,
 )
+from reference_runtime.probe.sharing import SharedKey
 from reference_runtime.probe.writer import profile_yaml
 from reference_runtime.streaming.direct_reads import page_aligned
 from simulator.model.catalog import load_model_spec
+from simulator.model.size import expert_bytes
 
 LAYER_OPS = ("router", "attention", "wait", "expert_ffn")
 Q4_0, Q8_0 = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0
 
 
-def test_the_spread_is_half_the_middle_eighty_per_cent() -> None:
-    """Of 0 to 10 around 5 the ends are 1 and 9: 4 / 5."""
-    assert spread_frac(list(range(11))) == pytest.approx(0.8)
-    assert spread_frac([3.0]) == UNKNOWN_SPREAD
+def test_the_spread_holds_eighty_per_cent_however_few_the_rounds() -> None:
+    """
+    Of values whose logarithm has a standard deviation of 0.1 it is exp(1.28 x 0.1) - 1; in the mean over many takes of
+    few values it stays within a tenth of that, where the values' own quantiles would give two thirds.
+    """
+    wanted = math.expm1(1.2816 * 0.1)
+    assert spread_frac([math.exp(-0.1), 1.0, math.exp(0.1)]) == pytest.approx(wanted, rel=1e-4)
+    takes = np.exp(np.random.default_rng(0).normal(0, 0.1, (2000, 4)))
+    assert np.mean([spread_frac(take) for take in takes.tolist()]) == pytest.approx(wanted, rel=0.1)
+    assert log_spread([3.0]) == UNKNOWN_SPREAD
+    assert spread_frac([3.0]) == factor_80(UNKNOWN_SPREAD)
 
 
 def test_independent_spreads_add_in_squares_and_never_vanish() -> None:
@@ -64,6 +76,48 @@ def test_drift_is_what_all_cases_have_in_common() -> None:
         samples.add("c", value)
         samples.add("d", 1 / value)
     assert drift_frac(samples, ["c", "d"]) < 0.02
+
+
+def test_a_speed_beside_reads_is_not_lowered_by_its_noise() -> None:
+    """Samples around 1 give 1 and not less; the mean itself is never above 1, the spread is that of the samples."""
+    samples = Samples()
+    for of, values in (("compute", [0.9, 1.0, 1.1, 1.0]), ("read", [1.2, 1.3, 1.25])):
+        samples.values[SharedKey(of)] = values
+    found = contention_of(samples)
+    assert found["compute_speed"]["value"] == found["read_speed"]["value"] == 1.0
+    assert found["compute_speed"]["uncertainty"] == uncertainty(spread_frac([0.9, 1.0, 1.1, 1.0]))
+    samples.values[SharedKey("compute")] = [0.7, 0.8, 0.9]
+    assert contention_of(samples)["compute_speed"]["value"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("n", [8, 128])
+def test_the_experts_of_a_chunk_are_checked(n: int) -> None:
+    """
+    Where an expert costs 20 us and 3 us a token, a chunk's cost is known: each of its experts that is chosen at all,
+    every choice, and the row.  A chunk that took twice as long says that its parts take half; no row comes of it.
+    """
+    plan = make_plan(Path(), FEWEST_SECONDS, [1])
+    spec = plan.shapes[0]
+    plan, n_bytes = replace(plan, shapes=(spec,)), expert_bytes(spec)
+    assert spec.experts is not None
+    n_experts, top_k = layers_and_experts(spec, plan.arena_bytes)[1], spec.experts.top_k
+    assert n_experts == spec.experts.n_experts
+    n_chosen = n_experts * (1 - (1 - top_k / n_experts) ** n)
+    known_s = 20e-6 * n_chosen + 3e-6 * n * top_k
+    samples = Samples()
+    samples.add(ShutKey(spec.name, 1), 0.5)
+    for op in OPS:
+        samples.add(OpKey(spec.name, op, 1, 1), 7e-6)  # no product explains it: of the FFN it is the row
+        samples.add(OpKey(spec.name, op, n, 1), 2 * (known_s + 7e-6))
+    tensor_type = spec.tensor_types.experts
+    products = {
+        RowKey("experts_chunk", tensor_type, n_bytes, load, 0.0, plan.arena_bytes, 1): (20 + 3 * load) * 1e-6
+        for load in (1, 64)
+    }
+    times, off = rest_times(plan, samples, products)
+    assert [(one.op, one.n_tokens) for one in off] == [("expert_ffn", n)]
+    assert off[0].frac == pytest.approx(-0.5, abs=1e-6)
+    assert {key.op for key in times} == {"router", "attention_rest", "step", "row", "row_wait"}
 
 
 def test_a_sampler_gives_the_seconds_of_one_call() -> None:
@@ -112,7 +166,7 @@ def test_every_case_of_a_row_has_its_own_key() -> None:
     plan = make_plan(Path(), FEWEST_SECONDS, [1])
     pool = ExpertPool(plan.shapes[0], Q8_0, page_aligned(2**20))
     cases = expert_cases(plan, plan.shapes[0], Q8_0, pool, FastKernels(1))
-    assert len({case.key for case in cases}) == len(cases) == 12 + 9  # rows of one token, experts of a chunk
+    assert len({case.key for case in cases}) == len(cases) == 12 + 15  # rows of one token, experts of a chunk
 
 
 def test_operations_are_means_over_the_steps_that_count() -> None:

@@ -106,7 +106,8 @@ def test_every_operation_was_measured(profile: HardwareProfile) -> None:
     spec = load_model_spec("tiny-smallthinker")
     for work in (
         costs.router_work(spec), costs.attention_work(spec, 0, 40), costs.attention_work(spec, 0, 40, 16),
-        costs.expert_ffn_work(spec, 4), costs.lm_head_work(spec, False), costs.embedding_work(spec),
+        costs.expert_ffn_work(spec, 4), costs.expert_ffn_work(spec, 4, 16), costs.lm_head_work(spec, False),
+        costs.embedding_work(spec),
     ):  # fmt: skip
         assert device.kernels is not None
         assert work.calls

@@ -9,7 +9,14 @@ from reference_runtime.probe.machine import Machine
 from reference_runtime.probe.plan import KINDS, MIB, Plan
 from reference_runtime.probe.products import RowKey, type_name
 from reference_runtime.probe.rows import DIGITS, Times, ordered, row_fields, size_text, table_uncertainty
-from reference_runtime.probe.sampling import Samples, factor_80, log_spread, spread_frac, trimmed_mean, uncertainty
+from reference_runtime.probe.sampling import (
+    Samples,
+    log_spread,
+    root_mean_square_80,
+    spread_frac,
+    trimmed_mean,
+    uncertainty,
+)
 from reference_runtime.probe.sharing import LagKey, SharedKey
 from reference_runtime.probe.storage import LatencyKey, LoopKey
 
@@ -222,7 +229,7 @@ def _burst_uncertainty(plan: Plan, samples: Samples, spots: Samples, bursts: lis
     checked = [log_spread(values) for name, values in spots.values.items() if "burst" in str(name)]
     rounds = [np.reshape(samples.values[key], (-1, plan.n_bursts)).tolist() for key in bursts]
     spreads = [spread_frac([trimmed_mean(one) for one in values]) for values in rounds]
-    return max(uncertainty(float(np.median(spreads))), round(factor_80(float(np.sqrt(np.mean(np.square(checked))))), 3))
+    return max(uncertainty(float(np.median(spreads))), root_mean_square_80(checked))
 
 
 def _mode_text(mode: str) -> str:
@@ -261,13 +268,16 @@ def _useful_depth(direct: list[LoopKey], samples: Samples) -> int:
 
 
 def contention_of(samples: Samples) -> dict[str, Any]:
-    """What compute and reads take from each other, as the profile has it."""
+    """
+    What compute and reads take from each other, as the profile has it.
+
+    Nothing becomes faster by the other, so a mean is at most 1; single samples are not cut off there, which would lower
+    the mean by their noise.
+    """
     result = {}
     for key, text in (("compute", "products from RAM while 2 MiB reads run"), ("read", "2 MiB reads beside products")):
         values = samples.values[SharedKey(key)]
-        low, high = np.quantile(values, [0.1, 0.9])
-        middle = trimmed_mean(values)
         source = f"{text}, as a fraction of its speed alone; {len(values)} times"
-        spread = round(float(max(0.02, (high - low) / 2)), DIGITS)
-        result[f"{key}_speed"] = _figure(round(float(middle), DIGITS), spread, source)
+        speed = round(min(1.0, trimmed_mean(values)), DIGITS)
+        result[f"{key}_speed"] = _figure(speed, uncertainty(spread_frac(values)), source)
     return result

@@ -100,11 +100,8 @@ class ModelInMemory:
     def __init__(self, spec: ModelSpec, arena_bytes: int, arena: WeightArena) -> None:
         """arena: of the dense weights.  Raises InputError where the system has not so much memory."""
         assert spec.experts is not None
-        n_experts, top_k = spec.experts.n_experts, spec.experts.top_k
-        n_held = max(top_k, arena_bytes // expert_bytes(spec))
-        n_layers = spec.n_layers if n_held >= spec.n_layers * n_experts else min(spec.n_layers, MOST_LAYERS)
-        n_layers = max(1, min(n_layers, n_held // (top_k + 1)))
-        n_stored = min(n_experts, n_held // n_layers)
+        n_layers, n_stored = layers_and_experts(spec, arena_bytes)
+        top_k = spec.experts.top_k
         self.spec = spec
         self.config = replace(synthetic_config(spec, 0), n_layers=n_layers)
         kind = GGMLQuantizationType[spec.tensor_types.attention.upper()]
@@ -192,6 +189,16 @@ def _mean_of_layers(seconds: list[list[float]]) -> float:
     medians = [float(np.median(values)) for values in seconds]
     off = [one - median for values, median in zip(seconds, medians, strict=True) for one in values]
     return float(np.mean(medians)) + trimmed_mean(off, HICCUP_FRAC)
+
+
+def layers_and_experts(spec: ModelSpec, arena_bytes: int) -> tuple[int, int]:
+    """Layers of a ModelInMemory, and the experts of each that it holds and chooses from."""
+    assert spec.experts is not None
+    n_experts, top_k = spec.experts.n_experts, spec.experts.top_k
+    n_held = max(top_k, arena_bytes // expert_bytes(spec))
+    n_layers = spec.n_layers if n_held >= spec.n_layers * n_experts else min(spec.n_layers, MOST_LAYERS)
+    n_layers = max(1, min(n_layers, n_held // (top_k + 1)))
+    return n_layers, min(n_experts, n_held // n_layers)
 
 
 @contextmanager

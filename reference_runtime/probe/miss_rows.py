@@ -10,7 +10,7 @@ Rows of the kernel table for what reads cost beside their own time, from the par
 
 What the profile's contention explains of issue and delay is taken off: the simulator counts it by itself.  What a wait
 costs is a function of the span, and never falls with it: the nearest such function to the measured points, at the
-microseconds of WAKE_US.
+microseconds of WAKE_US.  In the same way issue and delay never fall with the number of misses.
 """
 
 from collections import defaultdict
@@ -66,15 +66,23 @@ class _Curve:
 def _beside_times(
     samples: Samples, still: ReadsKey, slowness: _Curve, compute: float, read: float
 ) -> Iterator[tuple[str, int, float]]:
-    """(op, misses, seconds) of issue and delay; slowness: of attention after waits, which is no part of issue."""
+    """
+    (op, misses, seconds) of issue and delay, each the nearest to the measured that never falls with the misses.
+
+    slowness: of attention after waits, which is no part of issue.
+    """
     attention_s = _parts(samples, still)["attention"]
+    points = defaultdict[str, list[tuple[int, float]]](list)
     for key in _with_misses(samples, still):
         if not key.at_least_s:
             beside, after = _parts(samples, key), _parts(samples, key._replace(is_prefetch=False))
             own_span, issue = _alone(beside, "span", read), _alone(beside, "attention", compute) - attention_s
             slow_s = slowness.at(trimmed_mean(own_span.tolist()))
-            yield "issue", key.n_misses, trimmed_mean(issue.tolist()) - slow_s
-            yield "delay", key.n_misses, trimmed_mean((own_span - after["span"]).tolist())
+            points["issue"].append((key.n_misses, trimmed_mean(issue.tolist()) - slow_s))
+            points["delay"].append((key.n_misses, trimmed_mean((own_span - after["span"]).tolist())))
+    for op, measured in points.items():
+        counts, costs = zip(*sorted(measured), strict=True)
+        yield from ((op, n, seconds) for n, seconds in zip(counts, isotonic_regression(costs).x.tolist(), strict=True))
 
 
 def _alone(beside: Mapping[str, np.ndarray], part: str, speed: float) -> np.ndarray:

@@ -28,6 +28,7 @@ from reference_runtime.processor_time import ProcessorTimes, load_average, proce
 
 SLACK_ROUNDS = (1, 3, 4, 6)  # after these the rounds become shorter: see bench.py
 MOST_OFF_FRAC = 0.25  # by which the products of an operation may take longer than the operation
+LEAST_OFF_FRAC = -0.5  # the same of the experts of a chunk, which stand for the whole; passes of a few layers run cold
 AGAIN_ROUNDS = 2  # of one number of threads, where they do
 MOST_LATE = 1.05  # of the plan's seconds, after which nothing is measured again
 OnProgress = Callable[[int, int], object]  # seconds that have passed, seconds in all
@@ -120,12 +121,12 @@ def _times_or_again(
     plan: Plan, bench: Benches, until: float, progress: Callable[[], object]
 ) -> tuple[Times, list[Disagreement]]:
     """
-    The rows of the kernel table.  Where the products of an operation take far longer than it as a whole, one of both
-    was disturbed: they are measured again, and what stays so is told.
+    The rows of the kernel table.  Where the products of an operation take far longer than it as a whole, or the experts
+    of a chunk far less, one of both was disturbed: they are measured again, and what stays so is told.
     """
     for n_again in range(AGAIN_ROUNDS + 1):
         times, off = _times(plan, bench.samples)
-        far = [one for one in off if one.frac > MOST_OFF_FRAC]
+        far = [one for one in off if not LEAST_OFF_FRAC <= one.frac <= MOST_OFF_FRAC]
         if not far or n_again == AGAIN_ROUNDS or perf_counter() > until:
             break
         for n_threads in sorted({one.threads for one in far}):
@@ -161,11 +162,19 @@ def _noise(plan: Plan, bench: Benches) -> str:
 
 
 def _off(off: list[Disagreement]) -> str:
-    """Operations that took less time than their products."""
-    if not off:
-        return ""
-    texts = [f"{one.op} of {one.shape}, {one.n_tokens} tokens, {one.threads} threads {one.frac:.0%}" for one in off]
-    return f"; products alone take longer than the whole operation: {', '.join(texts)}"
+    """Operations that took less time than their products, and experts of a chunk that took more."""
+    return "".join(
+        f"; products alone take {word} than the whole operation: {', '.join(map(_off_text, some))}"
+        for word, some in (
+            ("longer", [one for one in off if one.frac > 0]),
+            ("less", [one for one in off if one.frac < 0]),
+        )
+        if some
+    )
+
+
+def _off_text(one: Disagreement) -> str:
+    return f"{one.op} of {one.shape}, {one.n_tokens} tokens, {one.threads} threads {abs(one.frac):.0%}"
 
 
 def _load(before: float | None) -> str:

@@ -4,11 +4,10 @@ From samples to the rows of the kernel table: products, and what is left of an o
 What reads cost is in miss_rows.py.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from hardware_profiles.kernel_table import KERNEL_OPS, Call, KernelTable, KernelTimes
 from reference_runtime.probe.in_situ import (
@@ -18,11 +17,12 @@ from reference_runtime.probe.in_situ import (
     ContextKey,
     OpKey,
     ShutKey,
+    layers_and_experts,
 )
 from reference_runtime.probe.memory import ZERO_FRAC
 from reference_runtime.probe.plan import Plan
-from reference_runtime.probe.products import FEW_TOKENS, RowKey
-from reference_runtime.probe.sampling import Samples, drift_frac, factor_80, log_spread, uncertainty
+from reference_runtime.probe.products import MOST_OF_RELU, RowKey
+from reference_runtime.probe.sampling import Samples, drift_frac, log_spread, root_mean_square_80, uncertainty
 from simulator import kernel_calls
 from simulator.model.spec import ModelSpec
 
@@ -34,7 +34,10 @@ Times = Mapping[RowKey, float]
 
 @dataclass(frozen=True)
 class Disagreement:
-    """An operation whose products alone take longer than it did as a whole, by so much of the whole."""
+    """
+    An operation whose products alone take longer than it did as a whole, by so much of the whole; below zero: the
+    experts of a chunk that take less, as no row of the table holds the rest.
+    """
 
     shape: str
     op: str
@@ -45,13 +48,15 @@ class Disagreement:
 
 def table_uncertainty(samples: Samples, spots: Samples) -> float:
     """
-    The drift of the machine from round to round, and the spread of a single row beside it; not less than what the
-    tokens of the spot checks show.
+    What all rows have in common: the drift of the machine from round to round, not less than what the tokens of the
+    spot checks show.
+
+    It stands for a factor on every row alike.  A row's own noise has no part in it: a token is the sum of many rows,
+    and each row a mean of rounds, so that what is not common to them averages out.
     """
     keys = [key for key in samples.values if isinstance(key, RowKey) and key.op in ("gemv", "experts", "attend")]
-    rows = uncertainty(drift_frac(samples, keys), float(np.median([samples.spread_frac(key) for key in keys])))
     tokens = [log_spread(values) for name, values in spots.values.items() if "token" in str(name)]
-    return max(rows, round(factor_80(float(np.sqrt(np.mean(np.square(tokens))))), 3))
+    return max(uncertainty(drift_frac(samples, keys)), root_mean_square_80(tokens))
 
 
 def product_times(plan: Plan, samples: Samples) -> dict[RowKey, float]:
@@ -90,7 +95,7 @@ def _attend_in_place(plan: Plan, samples: Samples, alone: Times) -> dict[RowKey,
 
 def _with_shut_gates(alone: Times) -> dict[RowKey, float]:
     """Experts of a chunk whose tokens are multiplied together: shut gates save nothing there."""
-    chunks = [key for key in alone if key.op == "experts_chunk" and key.count > FEW_TOKENS[-1]]
+    chunks = [key for key in alone if key.op == "experts_chunk" and key.count > MOST_OF_RELU]
     return {replace(key, zero_frac=ZERO_FRAC): alone[key] for key in chunks}
 
 
@@ -130,25 +135,35 @@ def size_text(n_bytes: int) -> str:
 def rest_times(plan: Plan, samples: Samples, products: Times) -> tuple[dict[RowKey, float], list[Disagreement]]:
     """
     The rows of router, attention_rest, row, row_wait and step, from the models in memory; and where the
-    products of an operation take longer than the operation.
+    products of an operation take longer than the operation, or the experts of a chunk another time.
     """
     result: dict[RowKey, float] = {}
     off: list[Disagreement] = []
     for n_threads in plan.threads:
         kernels = kernel_times(products, n_threads)
-        for spec in plan.shapes:
-            for n in (1, *plan.chunks):
-                if OpKey(spec.name, "router", n, n_threads) in samples.values:
-                    for op, size, whole_s, parts_s in _operations(spec, n, n_threads, samples, kernels):
-                        result[_key(op, size, n, plan, n_threads)] = max(LEAST_S, whole_s - parts_s)
-                        if parts_s > whole_s:
-                            off.append(Disagreement(spec.name, op, n, n_threads, parts_s / whole_s - 1))
         # of the smallest shape: there it is a part of the operation, elsewhere less than the products' own error
-        smallest = plan.shapes[0]
-        result[_key("row", 1, 1, plan, n_threads)] = _row_s(smallest, n_threads, samples, kernels)
-        wait_s = samples.mean(OpKey(smallest.name, "wait", 1, n_threads))
+        row_s = _row_s(plan.shapes[0], n_threads, samples, kernels)
+        result[_key("row", 1, 1, plan, n_threads)] = row_s
+        wait_s = samples.mean(OpKey(plan.shapes[0].name, "wait", 1, n_threads))
         result[_key("row_wait", 1, 1, plan, n_threads)] = wait_s
+        for spec, n in _passes(plan, n_threads, samples):
+            for op, size, whole_s, parts_s in _operations(spec, n, n_threads, samples, kernels):
+                result[_key(op, size, n, plan, n_threads)] = max(LEAST_S, whole_s - parts_s)
+                if parts_s > whole_s:
+                    off.append(Disagreement(spec.name, op, n, n_threads, parts_s / whole_s - 1))
+            if n > 1:
+                parts_s = row_s + _experts_of_chunk_s(plan, spec, n, n_threads, samples, kernels)
+                whole_s = samples.mean(OpKey(spec.name, "expert_ffn", n, n_threads))
+                off.append(Disagreement(spec.name, "expert_ffn", n, n_threads, parts_s / whole_s - 1))
     return result, off
+
+
+def _passes(plan: Plan, n_threads: int, samples: Samples) -> Iterator[tuple[ModelSpec, int]]:
+    """The models in memory, and the tokens of each of their passes."""
+    for spec in plan.shapes:
+        for n in (1, *plan.chunks):
+            if OpKey(spec.name, "router", n, n_threads) in samples.values:
+                yield spec, n
 
 
 def _operations(
@@ -167,6 +182,24 @@ def _operations(
     yield "router", spec.experts.n_experts * spec.hidden_size, seconds("router"), 0.0
     yield "attention_rest", spec.hidden_size, seconds("attention"), attention
     yield "step", spec.hidden_size, seconds("embedding") + seconds("lm_head"), head
+
+
+def _experts_of_chunk_s(
+    plan: Plan, spec: ModelSpec, n: int, n_threads: int, samples: Samples, kernels: KernelTimes
+) -> float:
+    """
+    Seconds of the experts of a chunk as the simulator adds them up: no row is made of it, it checks those that are.
+
+    Routing is random, so how many tokens an expert has is binomial: each token chooses each expert with one chance.
+    """
+    assert spec.experts is not None
+    zero_frac, n_experts = samples.mean(ShutKey(spec.name, n_threads)), layers_and_experts(spec, plan.arena_bytes)[1]
+    chosen = spec.experts.top_k / n_experts
+    calls = {load: kernel_calls.expert_ffn_calls(spec, 1, n, zero_frac, (load,))[0] for load in range(1, n + 1)}
+    return sum(
+        n_experts * math.comb(n, load) * chosen**load * (1 - chosen) ** (n - load) * kernels.seconds(call)
+        for load, call in calls.items()
+    )
 
 
 def _row_s(spec: ModelSpec, n_threads: int, samples: Samples, kernels: KernelTimes) -> float:

@@ -2,7 +2,8 @@
 Samples in rounds: every case once a round, the rounds spread over the whole probe, so that a disturbed second spoils
 one sample of a case and not its median.
 
-The spread of a case is the half-width of the middle 80 % of its samples, as a fraction of their median.
+The spread of a case is half the width of the 80 % of a log-normal that has the samples' standard deviation: of a few
+rounds their own quantiles would give two thirds of it.
 """
 
 from collections import defaultdict
@@ -19,7 +20,7 @@ MOST_CALLS, N_BATCHES = 256, 5
 TRIM_FRAC = 0.1  # of the rounds, at each end
 HICCUP_FRAC = 0.02  # of single operations: more would take off the tail that a run's sum has too
 LEAST_UNCERTAINTY = 0.02  # no figure of a shared machine is better known
-UNKNOWN_SPREAD = 0.15  # of a single sample: what a shared machine showed from minute to minute
+UNKNOWN_SPREAD = 0.15  # log_spread of a single sample: what a shared machine showed from minute to minute
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +108,8 @@ def trimmed_mean(values: Sequence[float], trim_frac: float = TRIM_FRAC) -> float
 
 
 def spread_frac(values: Sequence[float]) -> float:
-    """Half-width of the middle 80 % over the median; UNKNOWN_SPREAD for a single value."""
-    if len(values) == 1:
-        return UNKNOWN_SPREAD
-    low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
-    return float((high - low) / 2 / middle)
+    """Of values above zero, as a factor less 1; see the top of this file."""
+    return factor_80(log_spread(values))
 
 
 def log_spread(values: Sequence[float]) -> float:
@@ -122,6 +120,11 @@ def log_spread(values: Sequence[float]) -> float:
 def factor_80(sigma: float) -> float:
     """The uncertainty that a profile writes for a standard deviation of the logarithm: half the width of its 80 %."""
     return min(MOST_UNCERTAINTY, float(np.expm1(Z_80 * sigma)))
+
+
+def root_mean_square_80(log_spreads: Sequence[float]) -> float:
+    """The uncertainty, in three digits, of figures whose own log_spread differs only by chance."""
+    return round(factor_80(float(np.sqrt(np.mean(np.square(log_spreads))))), 3)
 
 
 def uncertainty(*spreads: float) -> float:

@@ -2,8 +2,8 @@
 
 import errno
 import os
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,14 +167,13 @@ def loop_cells(plan: Plan, file: ProbeFile) -> list[LoopKey]:
 
 
 def closed_loop(cell: LoopKey, file: ProbeFile, seconds: float, seed: int, samples: Samples) -> None:
-    """One sample of a closed loop's rate; a depth of 1 gives the latencies too."""
+    """One sample of a closed loop's rate; a depth of 1 gives the latencies too.  Raises InputError."""
     if cell.mode == "buffered":
         drop_pages(file.buffered_fd)
     stop, latencies = perf_counter() + seconds, []
     n_done = [0] * cell.depth
 
     def serve(lane: int, target: np.ndarray) -> None:
-        free_this_thread()
         offsets = file.offsets(cell.request_bytes, np.random.default_rng([seed, lane]))
         while (began := perf_counter()) < stop or not n_done[lane]:
             _read(file, cell, next(offsets), target)
@@ -183,20 +182,23 @@ def closed_loop(cell: LoopKey, file: ProbeFile, seconds: float, seed: int, sampl
                 latencies.append(perf_counter() - began)
 
     targets = page_aligned_targets(cell.request_bytes, cell.depth)
-    threads = [threading.Thread(target=serve, args=pair, daemon=True) for pair in enumerate(targets)]
-    began = perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    samples.add(cell, sum(n_done) * cell.request_bytes / (perf_counter() - began))
+    with ThreadPoolExecutor(cell.depth, initializer=free_this_thread) as lanes:
+        began = perf_counter()
+        for lane in [lanes.submit(serve, *pair) for pair in enumerate(targets)]:
+            lane.result()
+        ended = perf_counter()
+    samples.add(cell, sum(n_done) * cell.request_bytes / (ended - began))
     if cell.mode != "buffered":
         for one in latencies:
             samples.add(LatencyKey(cell.request_bytes), one)
 
 
 def _read(file: ProbeFile, cell: LoopKey, offset: int, target: np.ndarray) -> None:
-    if cell.mode == "buffered":
-        os.preadv(file.buffered_fd, [target.data], offset)
-    else:
+    if cell.mode != "buffered":
         file.direct.read(offset, target, len(target))
+        return
+    try:
+        os.preadv(file.buffered_fd, [target.data], offset)
+    except OSError as error:
+        where = f"{file.path}: byte {offset}"
+        raise InputError(where, "must be readable", error.strerror or error, "is the drive healthy?") from error

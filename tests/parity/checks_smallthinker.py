@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType
 from parity.llama_cpp_engine import LlamaCpp
 from parity.model_files import write_gguf
 from parity.ours import Replay, greedy, load, run
-from parity.ours_fast import load_fast
+from parity.ours_fast import FAST_CHUNKS, load_fast
 from parity.random_models import EVERYWHERE_ROPE, LONG, SMALLTHINKER, RandomModel, random_model, random_tokens
 from parity.rounded_activations import RoundedActivations
 from parity.table import Row, compare, relative_error, share
@@ -105,10 +105,10 @@ def quantised_rows(folder: Path) -> Iterator[Row]:
         replayed = run(ours, tokens, Replay(expert_ids))[0]
         yield compare(f"{case}, llama.cpp's experts", ENGINE, replayed, expected, 0.02)
         yield _rounding_row(kind, folder)
-        fast, fast_ids = run(load_fast(path), tokens, chunk=1)
-        yield compare(
-            f"{kind.name}, fast kernels, token by token", "our plain numpy", fast, logits, experts=(fast_ids, ids)
-        )
+        for chunk, how in FAST_CHUNKS:
+            fast, fast_ids = run(load_fast(path), tokens, chunk=chunk)
+            case = f"{kind.name}, fast kernels, {how}"
+            yield compare(case, "our plain numpy", fast, logits, experts=(fast_ids, ids))
 
 
 def _rounding_row(kind: GGMLQuantizationType, folder: Path) -> Row:

@@ -8,7 +8,7 @@ from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 from parity.llama_cpp_engine import LlamaCpp, llama_cpp_tokens
 from parity.ours import Replay, greedy, load, run
-from parity.ours_fast import load_fast
+from parity.ours_fast import FAST_CHUNKS, load_fast
 from parity.rounded_activations import RoundedActivations
 from parity.table import EXACT, Row, compare, same_experts_frac, share
 from reference_runtime.loading.tokenizer import read_tokenizer
@@ -122,7 +122,7 @@ def quantised_rows(model_path: Path) -> Iterator[Row]:
         yield compare(f"{case}, plain dequantisation", ENGINE, logits, expected, 0.05)
         found = run(emulated, tokens, Replay(engine.expert_ids(plain.config.top_k)))[0]
         yield compare(f"{case}, activations rounded, llama.cpp's experts", ENGINE, found, expected, 0.02)
-        by_token, fast_ids = run(fast, tokens, chunk=1)
-        same = (fast_ids, ids)
-        yield compare(f"{case}, fast kernels, token by token", "our plain numpy", by_token, logits, experts=same)
+        for chunk, how in FAST_CHUNKS:
+            found, fast_ids = run(fast, tokens, chunk=chunk)
+            yield compare(f"{case}, fast kernels, {how}", "our plain numpy", found, logits, experts=(fast_ids, ids))
     engine.close()

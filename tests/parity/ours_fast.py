@@ -3,12 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+from parity.ours import CHUNK
 from reference_runtime.kernels.fast import FastKernels
 from reference_runtime.loading.weight_loading import ResidentExperts, load_dense, open_model
 from reference_runtime.matrix import Matrix, Packing
 from reference_runtime.model import Expert, Model
 from reference_runtime.packing import pack, packing_of
 from reference_runtime.streaming.expert_store import PACKINGS
+
+FAST_CHUNKS = ((1, "token by token"), (CHUNK, "in chunks"))  # tokens at a time: other kernels run
 
 
 def load_fast(path: Path) -> Model:
