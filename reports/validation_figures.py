@@ -1,7 +1,6 @@
 """The figures of a validation: predicted against measured, and the runs in time order, as PNG."""
 
 import io
-from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -35,8 +34,7 @@ def scatter_png(result: ValidationResult) -> bytes:
     """
     Predicted against measured tokens/s on logarithmic axes, a mark a cell.
 
-    Filled: at the machine's state where that is known, with the 80 % interval and the spread of the cell's runs; rings:
-    the forecast; crosses: the naive formula, where it lies on the scale.
+    With the 80 % interval and the spread of the cell's runs; crosses: the naive formula, where it lies on the scale.
     """
     with figure_style():
         figure, axes = new_axes(5.2)
@@ -53,19 +51,10 @@ def scatter_png(result: ValidationResult) -> bytes:
         naive = [cell.naive_tokens_per_s for cell in result.cells]
         measured = [cell.measured_tokens_per_s for cell in result.cells]
         axes.plot(measured, naive, linestyle="none", marker="x", markersize=4, color=GREY, label="naive formula")
-        if result.at_state is not None:
-            forecast = [cell.predicted.value for cell in result.cells]
-            rings: dict[str, Any] = {
-                "marker": "o",
-                "markersize": 6.5,
-                "markerfacecolor": "none",
-                "markeredgewidth": 0.6,
-            }
-            axes.plot(measured, forecast, linestyle="none", color=INK, label="forecast", **rings)
         models = sorted({cell.conditions.model_class for cell in result.cells})
         for index, model in enumerate(models):
             for name, colour in CLASS_COLOUR.items():
-                chosen = [c for c in result.sharpest.cells if (c.conditions.model_class, c.cell_class) == (model, name)]
+                chosen = [c for c in result.cells if (c.conditions.model_class, c.cell_class) == (model, name)]
                 marker = MARKERS[index % len(MARKERS)]
                 label = f"{name}, {model}" if len(models) > 1 else name
                 _cells(axes, chosen, colour, marker, label)
@@ -106,19 +95,18 @@ def _cells(axes: Axes, cells: list[CellComparison], colour: str, marker: str, la
 def _ends(result: ValidationResult) -> tuple[float, float]:
     values = [
         value
-        for view in result.views.values()
-        for cell in view.cells
+        for cell in result.cells
         for value in (cell.measured_tokens_per_s, cell.predicted.low, cell.predicted.high)
     ]
     return min(values) / 1.15, max(values) * 1.15
 
 
-def drift_png(drift: Drift, at_state: Sequence[CellComparison] = ()) -> bytes:
+def drift_png(drift: Drift) -> bytes:
     """
     The runs in time order.
 
     Above: a run's measured speed over the median of its cell's runs, with the line through them: what the machine did.
-    Below: the error of the forecast, in which the conditions stay, and of the same runs at the machine's state.
+    Below: the error of its prediction, in which the conditions stay.
     """
     with figure_style():
         figure = Figure(figsize=(WIDTH_IN, 4.2), layout="constrained")
@@ -132,13 +120,7 @@ def drift_png(drift: Drift, at_state: Sequence[CellComparison] = ()) -> bytes:
             ends = (min(orders), max(orders))
             slope = drift.slope_frac / max(1, ends[1] - ends[0])
             above.plot(ends, [mean + slope * (end - middle) for end in ends], color=INK, linewidth=1)
-        below.plot(orders, [point.error_frac for point in drift.points], color=GREY, label="forecast", **marks)
-        runs = [run for cell in at_state for run in cell.runs]
-        if runs:
-            label = "at the machine's state"
-            errors = [run.error_frac for run in runs]
-            below.plot([run.order for run in runs], errors, color=VERMILION, label=label, **marks)
-            below.legend()
+        below.plot(orders, [point.error_frac for point in drift.points], color=VERMILION, **marks)
         for axes, label in ((above, "measured speed over\nthe cell's median"), (below, "predicted / measured - 1")):
             axes.axhline(0, color=MUTED, linewidth=0.8)
             axes.set_ylabel(label)

@@ -16,19 +16,20 @@ from typing import Any
 from moeplan.files import atomic_path, write_text
 from reports.html_environment import html_environment
 from reports.validation_figures import drift_png, scatter_png
+from reports.validation_findings import findings, headline
 from reports.validation_tables import (
     cells_table,
-    findings,
-    headline,
     held_out_table,
     left_out_table,
+    machine_table,
     ops_table,
     prefill_table,
     summary_table,
+    trend_table,
     worst_table,
 )
 from reports.validation_text import TextTable
-from reports.validation_verdicts import boundary_table
+from reports.validation_verdicts import verdict_table
 from simulator.validation.cell_result import CellComparison, LayerComparison
 from simulator.validation.result import ValidationResult
 
@@ -47,13 +48,11 @@ def write_validation(result: ValidationResult, folder: Path) -> Path:
     target = folder / folder_name(result)
     write_text(target / "table.md", as_markdown(result))
     write_text(target / "table.html", as_html(result))
-    write_text(target / "cells.csv", as_csv(row for name in result.views for row in cell_rows(result, name)))
-    write_text(target / "layers.csv", as_csv(layer_rows(result.sharpest.cells)))
+    write_text(target / "cells.csv", as_csv(cell_rows(result)))
+    write_text(target / "layers.csv", as_csv(layer_rows(result.cells)))
     _write_bytes(target / "scatter.png", scatter_png(result))
     if result.drift.points:
-        _write_bytes(
-            target / "drift.png", drift_png(result.drift, () if result.at_state is None else result.at_state.cells)
-        )
+        _write_bytes(target / "drift.png", drift_png(result.drift))
     write_text(folder / LATEST, as_json(result))
     return target
 
@@ -84,8 +83,8 @@ def _compact(value: Any) -> str:
 def tables(result: ValidationResult) -> list[TextTable]:
     """All tables in the order of the page; those without rows are left out."""
     makers = (
-        summary_table, worst_table, ops_table, boundary_table, held_out_table, left_out_table, prefill_table,
-        cells_table,
+        summary_table, trend_table, worst_table, ops_table, verdict_table, left_out_table, held_out_table,
+        prefill_table, machine_table, cells_table,
     )  # fmt: skip
     return [table for table in (make(result) for make in makers) if table.rows]
 
@@ -99,7 +98,8 @@ def as_markdown(result: ValidationResult) -> str:
     parts += [markdown_table(table) for table in tables(result)]
     if result.drift.points:
         parts.append("## Runs in time order\n\n![runs in time order](drift.png)")
-    parts.append("## How it was made\n\n" + "\n".join(f"- {key}: {text}" for key, text in _small_print(result).items()))
+    for title, texts in (("What the figures mean", result.rules), ("How it was made", result.provenance)):
+        parts.append(f"## {title}\n\n" + "\n".join(f"- {_spaced(key)}: {text}" for key, text in texts.items()))
     return "\n\n".join(parts) + "\n"
 
 
@@ -120,27 +120,27 @@ def as_html(result: ValidationResult) -> str:
         .render(
             title="Do the predictions hold on this machine?",
             headline=headline(result),
-            tone="resident" if result.counts_equal and result.bytes_equal else "no",
+            tone="" if result.counts_equal and result.bytes_equal else "no",
             findings=findings(result),
             warnings=result.warnings,
             tables=tables(result),
             has_drift=bool(result.drift.points),
-            small_print=_small_print(result),
+            print={"What the figures mean": result.rules, "How it was made": result.provenance},
         )
     )
 
 
-def _small_print(result: ValidationResult) -> dict[str, str]:
-    return {**result.provenance, **result.rules}
+def _spaced(key: str) -> str:
+    return key.replace("_", " ")
 
 
-def cell_rows(result: ValidationResult, view: str) -> Iterable[dict[str, Any]]:
-    """Every cell with its numbers under one of the predictions, seconds a token by op on both sides."""
+def cell_rows(result: ValidationResult) -> Iterable[dict[str, Any]]:
+    """Every cell with its numbers, seconds a token by op on both sides."""
     ops = list(dict.fromkeys(op for cell in result.cells for op in cell.ops))
-    for cell in result.views[view].cells:
+    for cell in result.cells:
         conditions = cell.conditions
         row: dict[str, Any] = {
-            "cell": cell.cell, "prediction": view, "model": conditions.model, "model_class": conditions.model_class,
+            "cell": cell.cell, "model": conditions.model, "model_class": conditions.model_class,
             "ram_cap_bytes": conditions.ram_cap_bytes,
             "storage_limit_bytes_per_s": conditions.storage_limit_bytes_per_s, "prefetch": conditions.prefetch,
             "context": conditions.context, "threads": conditions.threads, "class": cell.cell_class,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from moeplan.quantity import format_signed_percent
+from simulator.validation.result import FEWEST_FOR_A_PERCENTILE
 
-TITLES = {"forecast": "forecast", "at state": "at the machine's state"}
 NOTHING = "–"
 
 
@@ -33,3 +33,14 @@ def percent(fraction: float | None) -> str:
 def plain_percent(fraction: float | None) -> str:
     """'3.1 %'."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def high_percent(fraction: float | None, n: int) -> str:
+    """'14.6 %', of fewer than 10 cells 'max 14.6 %'."""
+    is_largest = fraction is not None and n < FEWEST_FOR_A_PERCENTILE
+    return f"{'max ' if is_largest else ''}{plain_percent(fraction)}"
+
+
+def two_errors(errors: tuple[float, float] | None, n: int) -> str:
+    """'4.7 / 14.6 %': median, and 90th percentile or largest."""
+    return NOTHING if errors is None else f"{plain_percent(errors[0])} / {high_percent(errors[1], n)}"

@@ -25,7 +25,7 @@ from reference_runtime.run import Task, run
 from reference_runtime.runtime import open_runtime
 from reference_runtime.runtime_options import RuntimeOptions, prepare_store
 from reference_runtime.training.export import Q8_0, write_gguf
-from reports.validation_verdicts import verdict_text
+from reports.validation_findings import against_majority, balanced_text
 from simulator.validation.compare import compare, op_table, verdicts
 from simulator.validation.grid_cells import read_grid
 from simulator.validation.predict import predict
@@ -65,8 +65,10 @@ def test_a_machine_that_does_what_the_simulator_says_has_no_error(grid: Path, pr
         assert layer.predicted_hidden_frac == layer.measured_hidden_frac
     assert cell.verdicts.n_pairs > 0
     assert cell.verdicts.agreement_frac == 1
-    assert result.forecast.verdicts.n_pairs == (0 if prefetch == "none" else cell.verdicts.n_pairs)
-    assert result.forecast.prefill[0].error_frac == pytest.approx(0, abs=1e-9)
+    assert (0 if result.verdicts is None else result.verdicts.verdicts.n_pairs) == (
+        0 if prefetch == "none" else cell.verdicts.n_pairs
+    )
+    assert result.prefill[0].error_frac == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("prefetch", PREFETCH)
@@ -137,7 +139,7 @@ def test_a_run_from_a_saved_state_has_no_prompt(grid: Path) -> None:
     add_run(grid, cell="short")
     result = validated(grid)
     long, short = result.cells
-    assert [row.cell for row in result.forecast.prefill] == ["short"]
+    assert [row.cell for row in result.prefill] == ["short"]
     assert long.error_frac == pytest.approx(0, abs=1e-9)
     assert long.runs[0].prompt_s is None
     assert long.runs[0].counts.measured[1] > 0
@@ -164,26 +166,28 @@ def test_op_table_by_hand() -> None:
 
 
 def test_verdicts_by_hand() -> None:
-    """Rows without a miss are left out; with a margin also those whose measured times are near each other."""
+    """Both sides' verdicts on the rows that are asked for, and on no other."""
     measured = pd.DataFrame({"attention": [1.0, 1.0, 1.0, 1.0, 1.0], "read": [0.5, 0.95, 2.0, 1.05, 9.0]})
     predicted = pd.DataFrame({"attention": [1.0, 1.0, 1.0, 1.0, 1.0], "read": [0.9, 1.1, 0.5, 1.2, 9.0]})
-    measured["n_misses"] = predicted["n_misses"] = [1, 2, 1, 1, 0]
-    everything = verdicts(predicted, measured, margin=0.0)
-    assert everything.counts == (1, 1, 1, 1)
-    assert (everything.agreement_frac, everything.balanced_frac, everything.majority_frac) == (0.5, 0.5, 0.5)
-    clear = verdicts(predicted, measured, margin=0.06)  # ln 1.05 is 0.049, ln 0.95 is -0.051
-    assert clear.counts == (1, 0, 1, 0)
-    assert (clear + everything).counts == (2, 1, 2, 1)
-    assert verdicts(predicted, measured, margin=0.05).counts == (1, 1, 1, 0)
+    four = verdicts(predicted, measured, measured.index[:4])
+    assert four.counts == (1, 1, 1, 1)
+    assert (four.agreement_frac, four.balanced_frac, four.majority_frac) == (0.5, 0.5, 0.5)
+    assert (four.predicted_hidden_frac, four.measured_hidden_frac) == (0.5, 0.5)
+    two = verdicts(predicted, measured, measured.index[[0, 2]])
+    assert two.counts == (1, 0, 1, 0)
+    assert (two.predicted_hidden_frac, two.measured_hidden_frac) == (1.0, 0.5)
+    assert (two + four).counts == (2, 1, 2, 1)
+    assert verdicts(predicted, measured, measured.index[:0]).measured_hidden_frac is None
 
 
 def test_a_cell_of_one_class_has_no_balanced_accuracy() -> None:
     """Where all pairs wait, always saying so is right every time; that is no accuracy of 100 %."""
     measured = pd.DataFrame({"attention": [1.0, 1.0], "read": [2.0, 3.0], "n_misses": [1, 1]})
-    found = verdicts(measured, measured, margin=0.0)
+    found = verdicts(measured, measured, measured.index)
     assert (found.agreement_frac, found.balanced_frac, found.has_one_class) == (1.0, None, True)
-    assert verdict_text(found).startswith("balanced accuracy one class, agreement 100.0 %")
-    assert not verdicts(measured, measured, margin=9.0).has_one_class
+    assert balanced_text(found) == "one class"
+    assert against_majority(found) == "100.0 % of 2 (100.0 %)"
+    assert not verdicts(measured, measured, measured.index[:0]).has_one_class
 
 
 @pytest.mark.parametrize(

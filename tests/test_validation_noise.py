@@ -11,18 +11,19 @@ import pytest
 from validation_cells import CONDITIONS, made_run
 from validation_grids import add_run, slower, start_grid
 
-from reports.validation_verdicts import boundary_table, verdict_findings
-from simulator.validation.cell_result import Ceiling, CellComparison, Verdicts
+from hardware_profiles.catalog import load_profile
+from reports.validation_findings import verdict_findings
+from reports.validation_verdicts import verdict_table
+from simulator.validation.cell_result import Boundary, CellComparison, Hindsight, Verdicts
 from simulator.validation.compare import compare
 from simulator.validation.grid_cells import read_grid
 from simulator.validation.group_rows import boundary_rows
-from simulator.validation.machine_state import MachineState
+from simulator.validation.hindsight import FEWEST_ALIKE, boundary_of, hindsight_of, typical_rows
 from simulator.validation.predict import predict
-from simulator.validation.result import BoundaryRow
+from simulator.validation.result import ValidationResult
 from simulator.validation.run_noise import CLEAR_Z, boundary_noise, standard_error_frac
 from simulator.validation.tables import cell_comparison
 from simulator.validation.validate import validate
-from simulator.validation.verdict_ceiling import FEWEST_ALIKE, boundary_of, ceiling_of
 
 normal = NormalDist().cdf
 
@@ -56,19 +57,17 @@ def test_slow_waves_make_a_mean_less_sure() -> None:
 
 
 def test_a_wrong_prediction_is_no_noise(tmp_path: Path) -> None:
-    """The same run beside a right prediction and beside one whose reads take six times as long: noise is the run's."""
+    """The same run beside its prediction and beside one from a profile of slow storage: noise is the run's."""
     start_grid(tmp_path)
     run = add_run(tmp_path, change=slower("wait", 1.5))
     spec, profile = run.spec(tmp_path), read_grid(tmp_path).profile
-    right, wrong = (
-        compare(run, predict(run, spec, profile, n_samples=0, state=state))
-        for state in (MachineState(), MachineState(read=6.0))
-    )
+    profiles = (profile, profile.model_copy(update={"storage": load_profile("raspberry-pi-5-sd").storage}))
+    right, wrong = (compare(run, predict(run, spec, one, n_samples=0)) for one in profiles)
     assert abs(wrong.error_frac - right.error_frac) > 0.2
     assert wrong.noise_frac == right.noise_frac > 0
 
 
-# The noise of a verdict, and its ceiling
+# The noise of a verdict, and the rule with hindsight
 
 
 def made_rows(distances: dict[tuple[int, int], float], n: int, noise: float, seed: int = 0) -> pd.DataFrame:
@@ -94,23 +93,55 @@ def test_the_margin_is_the_noise_of_its_own_rows() -> None:
     assert boundary_noise(layers.assign(n_misses=0)) == 0
 
 
+def told(rows: pd.DataFrame) -> Boundary:
+    return boundary_of(typical_rows(rows))
+
+
 @pytest.mark.parametrize("noise", [0.02, 0.2, 0.6])
-def test_the_ceiling_is_what_the_noise_leaves(noise: float) -> None:
-    """
-    A row whose median lies d from the boundary falls on its own side with the chance Phi(|d| / noise), and is clear
-    with that of lying 1.645 noises from the boundary; the best agreement is the mean of the first.
-    """
+def test_the_rule_tells_what_the_noise_leaves(noise: float) -> None:
+    """A row whose kind lies d from the boundary falls on its own side with the chance Phi(|d| / noise)."""
     distances = {(0, 1): -0.3, (1, 2): 0.1, (2, 3): 0.2}
-    found = boundary_of(made_rows(distances, 4000, noise))
+    found = told(made_rows(distances, 4000, noise))
     assert found.noise == pytest.approx(noise, rel=0.05)
-    every, clear_pairs = (ceiling_of([found], clear_only=clear) for clear in (False, True))
-    right = [normal(abs(d) / noise) for d in distances.values()]
+    every = hindsight_of([found], clear_only=False)
     assert every.n_pairs == 12_000
-    assert every.agreement_frac == pytest.approx(sum(right) / 3, abs=0.015)
-    clear = [normal(d / noise - CLEAR_Z) + normal(-d / noise - CLEAR_Z) for d in distances.values()]
-    assert clear_pairs.n_pairs / 12_000 == pytest.approx(sum(clear) / 3, abs=0.02)
-    clear_right = [normal(abs(d) / noise - CLEAR_Z) for d in distances.values()]
-    assert clear_pairs.agreement_frac == pytest.approx(sum(clear_right) / sum(clear), abs=0.015)
+    assert every.agreement_frac == pytest.approx(sum(normal(abs(d) / noise) for d in distances.values()) / 3, abs=0.015)
+
+
+def test_a_kind_is_clear_whatever_its_rows_took() -> None:
+    """
+    At 2 noises all rows of a kind are clear and at 1 none is; of the clear ones luck still turns Phi(-2), as it would
+    not had each row been chosen by its own times.
+    """
+    found = told(made_rows({(0, 1): 0.4, (1, 2): -0.2}, 4000, 0.2))
+    clear = hindsight_of([found], clear_only=True)
+    assert clear.n_pairs == 4000
+    assert clear.agreement_frac == pytest.approx(1 - normal(-2.0), abs=0.01)
+    assert 2.0 > CLEAR_Z > 1.0
+
+
+def test_a_row_does_not_choose_itself() -> None:
+    """One row of a kind at 0 that took 3 times as long is not clear; its typical value is the others' median."""
+    rows = made_rows({(0, 1): 0.0}, 101, 0.1)
+    rows.iloc[7, rows.columns.get_loc("read")] = 3 * rows["attention"].iloc[7]
+    found = typical_rows(rows)
+    assert found.distance.iloc[7] == pytest.approx(math.log(3))
+    assert not found.clear.any()
+    others = np.delete(found.distance.to_numpy(), 7)
+    left = others - np.median(found.distance)
+    assert found.typical.iloc[7] == pytest.approx(float(np.median(others) + np.median(left)))
+
+
+@pytest.mark.parametrize("n", [8, 9, 50, 51])
+def test_the_median_of_the_others_is_without_the_row(n: int) -> None:
+    """For every row, of an odd and an even number, equal values among them."""
+    distance = np.round(np.random.default_rng(n).standard_normal(n), 1)
+    index = pd.MultiIndex.from_product([range(n), [0]], names=["token", "layer"])
+    rows = pd.DataFrame({"attention": 1.0, "read": np.exp(distance), "n_misses": 1}, index=index)
+    others = np.array([np.median(np.delete(distance, i)) for i in range(n)])
+    left = distance - np.median(distance)
+    expected = others + np.array([np.median(np.delete(left, i)) for i in range(n)])
+    assert typical_rows(rows).typical.to_numpy() == pytest.approx(expected)
 
 
 def test_who_leans_to_the_rarer_verdict_has_the_best_balanced_accuracy() -> None:
@@ -118,18 +149,18 @@ def test_who_leans_to_the_rarer_verdict_has_the_best_balanced_accuracy() -> None
     Two kinds that mostly wait, at 0.5 and 2 noises: saying "waits" of all agrees most; saying "hidden" of the nearer
     kind finds Phi(-0.5) of its rows hidden against Phi(-2) of the other's, which balanced accuracy rewards.
     """
-    found = ceiling_of([boundary_of(made_rows({(0, 1): 0.1, (1, 2): 0.4}, 20_000, 0.2))], clear_only=False)
+    found = hindsight_of([told(made_rows({(0, 1): 0.1, (1, 2): 0.4}, 20_000, 0.2))], clear_only=False)
     near, far = normal(-0.5), normal(-2.0)
     assert found.agreement_frac == pytest.approx(1 - (near + far) / 2, abs=0.01)
     hidden_found, waits_found = near / (near + far), (1 - far) / (2 - near - far)
     assert found.balanced_frac == pytest.approx((hidden_found + waits_found) / 2, abs=0.01)
 
 
-def test_where_all_is_luck_the_ceiling_is_a_coin() -> None:
+def test_where_all_is_luck_the_rule_is_a_coin() -> None:
     """Every row's median on the boundary: half of the rows, whoever says what."""
-    found = boundary_of(made_rows({(layer, 1): 0.0 for layer in range(8)}, 1000, 0.3))
-    ceiling = ceiling_of([found], clear_only=False)
-    assert (ceiling.agreement_frac, ceiling.balanced_frac) == (pytest.approx(0.5, abs=0.03),) * 2
+    found = told(made_rows({(layer, 1): 0.0 for layer in range(8)}, 1000, 0.3))
+    rule = hindsight_of([found], clear_only=False)
+    assert (rule.agreement_frac, rule.balanced_frac) == (pytest.approx(0.5, abs=0.03),) * 2
     assert found.distance == pytest.approx(0.3 * 0.6745, rel=0.05)  # median of |z|
 
 
@@ -138,28 +169,33 @@ def test_layer_and_misses_are_both_known() -> None:
     distances = {(layer, misses): 0.4 * layer - 0.3 * misses + 0.01 for layer in range(3) for misses in (1, 2, 3)}
     assert {d > 0 for d in distances.values()} == {True, False}
     for noise in (1e-6, 0.0):
-        found = ceiling_of([boundary_of(made_rows(distances, 20, noise))], clear_only=False)
-        assert found == Ceiling(180, 1.0, 1.0)
+        found = hindsight_of([told(made_rows(distances, 20, noise))], clear_only=False)
+        assert found == Hindsight(180, 1.0, 1.0)
 
 
-def test_rows_with_few_alike_have_no_ceiling() -> None:
+def test_rows_with_few_alike_are_left_out() -> None:
     """Their median knows each of them: FEWEST_ALIKE of a layer count, one fewer does not; no miss, no row."""
     few, enough = (made_rows({(0, 1): 0.1}, n, 0.5) for n in (FEWEST_ALIKE - 1, FEWEST_ALIKE))
-    assert ceiling_of([boundary_of(few)], clear_only=False) == Ceiling(0, None, None)
-    assert ceiling_of([boundary_of(enough)], clear_only=False).n_pairs == FEWEST_ALIKE
-    assert boundary_of(few).distance is not None
-    none = boundary_of(few.assign(n_misses=0))
+    assert hindsight_of([told(few)], clear_only=False) == Hindsight(0, None, None)
+    assert hindsight_of([told(enough)], clear_only=False).n_pairs == FEWEST_ALIKE
+    assert told(few).distance is not None
+    none = told(few.assign(n_misses=0))
     assert (none.distance, none.noise, none.pairs.sum()) == (None, 0.0, 0)
 
 
 # The table
 
 
-def boundary_cell(wait_s: float, distance: float, verdicts: Verdicts, clear: Verdicts) -> CellComparison:
+def boundary_cell(
+    wait_s: float, distance: float, verdicts: Verdicts, clear: Verdicts, prefetch: str = "pre-attention"
+) -> CellComparison:
     """A cell of one run with these verdicts, whose rows lie so far from the boundary, without noise."""
-    boundary = boundary_of(made_rows({(0, 1): distance}, 10, 0.0))
-    run = made_run(wait_s=wait_s, verdicts=verdicts, clear_verdicts=clear, boundary=boundary, read_ratio=1.0)
-    return cell_comparison("a", replace(CONDITIONS, prefetch="pre-attention"), [run])
+    boundary = told(made_rows({(0, 1): distance}, 10, 0.0))
+    run = made_run(
+        wait_s=wait_s, verdicts=verdicts, alike_verdicts=verdicts, clear_verdicts=clear, boundary=boundary,
+        read_ratio=1.0,
+    )  # fmt: skip
+    return cell_comparison("a", replace(CONDITIONS, prefetch=prefetch), [run])
 
 
 def test_groups_by_hand() -> None:
@@ -168,26 +204,43 @@ def test_groups_by_hand() -> None:
     compute = boundary_cell(0.0, -0.1, Verdicts(0, 0, 2, 8), Verdicts(0, 0, 0, 9))
     rows = {row.group: row for row in boundary_rows([storage, compute])}
     assert list(rows) == ["all", "compute-bound", "storage-bound", "near the boundary"]
-    assert rows["all"].ceiling == Ceiling(20, 1.0, 1.0)
-    assert rows["storage-bound"].ceiling == Ceiling(10, None, 1.0)
+    assert rows["all"].hindsight == Hindsight(20, 1.0, 1.0)
+    assert rows["storage-bound"].hindsight == Hindsight(10, None, 1.0)
     assert rows["all"].within_noise_frac == pytest.approx(9 / 20)
     assert rows["storage-bound"].within_noise_frac == pytest.approx(8 / 10)
     assert (rows["all"].noise_frac, rows["all"].distance_frac) == (0.0, pytest.approx(0.2))
     assert boundary_rows([]) == ()
-    assert rows["all"].as_json()["ceiling"]["n_pairs"] == 20
+    assert rows["all"].as_json()["hindsight"]["n_pairs"] == 20
 
 
-def test_the_table_stands_beside_what_was_reached(tmp_path: Path) -> None:
-    """A machine that does what the simulator says: ceiling and forecast agree with every row that has its like."""
+@pytest.fixture
+def result(tmp_path: Path) -> ValidationResult:
+    """A machine that does what the simulator says, one cell."""
     start_grid(tmp_path)
     add_run(tmp_path)
-    result = validate(read_grid(tmp_path), n_samples=0)
-    row = result.forecast.boundary[0]
-    assert isinstance(row, BoundaryRow)
-    assert row.verdicts.n_pairs >= row.ceiling.n_pairs > 0
+    return validate(read_grid(tmp_path), n_samples=0)
+
+
+def test_prediction_and_rule_stand_on_the_same_pairs(result: ValidationResult) -> None:
+    """Both agree with every row that has its like; rows without it are in the line of all pairs alone."""
+    row = result.boundary[0]
+    assert row.verdicts.n_pairs >= row.alike_verdicts.n_pairs == row.hindsight.n_pairs > 0
+    assert row.clear_verdicts.n_pairs == row.clear_hindsight.n_pairs
     assert row.verdicts.agreement_frac == 1.0
-    table = boundary_table(result)
-    assert table.columns[-2:] == ("clear: ceiling", "clear: forecast")
-    assert table.rows[0][0] == "all"
-    assert table.rows[0][2] == f"{row.verdicts.n_pairs}"
-    assert any(line.startswith("Ceiling, from the measured rows alone") for line in verdict_findings(result))
+    lines = [line for line in verdict_table(result).rows if line[0] == "all"]
+    assert [line[1] for line in lines][:2] == ["all", "with alike"]
+    assert [line[2] for line in lines][:2] == [f"{row.verdicts.n_pairs}", f"{row.alike_verdicts.n_pairs}"]
+
+
+def test_verdicts_are_told_by_class_beside_the_majority(result: ValidationResult) -> None:
+    """A class in which "hidden" is never said is named, with how many were; the commoner verdict stands beside."""
+    balanced = boundary_cell(0.02, 0.3, Verdicts(0, 3, 0, 97), Verdicts(0, 3, 0, 97))
+    compute = boundary_cell(0.0, -0.1, Verdicts(8, 0, 1, 1), Verdicts(8, 0, 1, 1))
+    cells = (balanced, compute)
+    (line,) = verdict_findings(replace(result, cells=cells, boundary=boundary_rows(cells), n_boundary_cells=2))
+    assert "compute-bound 90.0 % of 10 (80.0 %); balanced 97.0 % of 100 (97.0 %)" in line
+    assert "Never said to be hidden: balanced (3.0 % were)." in line
+    assert "clear pairs (100.0 % of those with alike)" in line
+    assert line.endswith("Near the boundary: 2 cells.")
+    (none,) = verdict_findings(replace(result, boundary=(), n_boundary_cells=0))
+    assert none == "Are the reads hidden by attention? No clear pair. Near the boundary: 0 cells."

@@ -1,4 +1,4 @@
-"""From spot checks to the machine's state: by hand and on made-up series."""
+"""From spot checks to how far the machine drifted, by hand; medians and intervals."""
 
 import math
 from itertools import pairwise
@@ -15,13 +15,13 @@ from simulator.result import Interval
 from simulator.validation.machine_state import (
     COMPUTE,
     READ,
+    MachineDrift,
     MachineState,
     SpotPair,
     check_names,
     drift_of,
-    grid_states,
+    grid_drift,
 )
-from simulator.validation.spot_series import states
 from simulator.validation.tables import log_median, widened
 
 NAMES = {COMPUTE: "small_token_t1", READ: "burst_64KiB"}
@@ -66,75 +66,40 @@ def test_a_model_takes_the_checks_of_its_size(n_bytes: int, threads: int, token:
     assert check_names(n_bytes, threads) == {COMPUTE: token, READ: burst}
 
 
-def test_the_state_by_hand(profile: HardwareProfile) -> None:
-    """Geometric mean of before and after over the probe's; half the difference of the logarithms is the spread."""
-    before = {name: 1.2 * seconds for name, seconds in SPOTS.items()}
-    after = {name: 2.7 * seconds for name, seconds in SPOTS.items()}
-    around = SpotPair(before, after)
-    state = grid_states([around], profile).around(around, NAMES)
-    assert state is not None
-    assert (state.compute, state.read) == (pytest.approx(1.8), pytest.approx(1.8))
-    assert state.compute_sigma == pytest.approx(math.log(2.7 / 1.2) / 2)
-    assert grid_states([around], profile).around(around, NAMES | {READ: "burst_2MiB"}) is None
-    without = SpotPair(before, {"small_token_t1": 1.0})
-    assert grid_states([without], profile).around(without, NAMES) is None
-
-
 def test_a_check_between_two_runs_is_one_take(profile: HardwareProfile) -> None:
     """After a run and before the next is the same take; where a grid was stopped in between there are two."""
-    first, second, third, fourth = ({name: float(i) for name in SPOTS} for i in range(1, 5))
-    pairs = [SpotPair(first, second), SpotPair(second, third), SpotPair(fourth, first)]
-    found = grid_states(pairs, profile)
-    assert found.takes == (first, second, third, fourth, first)
-    states = [found.around(pair, NAMES) for pair in pairs]
-    factors = [state.compute * SPOTS["small_token_t1"] for state in states if state is not None]
-    assert factors == pytest.approx([math.sqrt(2), math.sqrt(6), math.sqrt(4)])
+    first, second, third = ({name: factor * seconds for name, seconds in SPOTS.items()} for factor in (1.0, 2.0, 4.0))
+    whole = [SpotPair(first, second), SpotPair(second, third)]
+    stopped = [SpotPair(first, second), SpotPair(third, first)]
+    squares = {name: math.log(2) ** 2 * np.array([0, 1, 4]) for name in SPOTS}
+    assert grid_drift(whole, profile) == {name: pytest.approx(math.sqrt(x.mean())) for name, x in squares.items()}
+    four = math.log(2) * math.sqrt((0 + 1 + 4 + 0) / 4)
+    assert grid_drift(stopped, profile) == {name: pytest.approx(four) for name in SPOTS}
+    assert grid_drift([], profile) == {}
 
 
 def test_drift_is_the_distance_from_the_probe(profile: HardwareProfile) -> None:
-    """Always 10 % slower counts as much as to and fro by 10 %: the forecast knows of neither."""
+    """Always 10 % slower counts as much as to and fro by 10 %: the prediction knows of neither."""
 
     def drift(factors: list[float]) -> dict[str, float]:
         takes = [{name: seconds * factor for name, seconds in SPOTS.items()} for factor in factors]
-        return grid_states([SpotPair(*pair) for pair in pairwise(takes)], profile).drift
+        return grid_drift([SpotPair(*pair) for pair in pairwise(takes)], profile)
 
     steady = drift([1.1] * 4)
     assert steady == pytest.approx(dict.fromkeys(SPOTS, math.log(1.1)))
     assert drift([1.1, 1 / 1.1, 1.1, 1 / 1.1]) == pytest.approx(steady)
     sigma = pytest.approx(math.log(1.1))
-    assert drift_of(steady, NAMES) == MachineState(compute_sigma=sigma, read_sigma=sigma)
+    assert drift_of(steady, NAMES) == MachineDrift(sigma, sigma)
+    assert drift_of(steady, NAMES | {READ: "burst_2MiB"}) == MachineDrift(sigma, 0.0)
 
 
-@pytest.mark.parametrize("walk", [0.0, 0.002, 0.03])
-def test_noise_of_the_checks_is_told_from_the_machine(walk: float) -> None:
-    """
-    A machine that walks, under checks that scatter by 4 %: the states found are nearer to the truth than the means of
-    two takes, much so where the machine is steady; their standard deviation is that of their error.
-    """
-    rng = np.random.default_rng(3)
-    truth = np.cumsum(walk * rng.standard_normal(160))
-    takes = truth + 0.04 * rng.standard_normal(160)
-    found, between = states(takes), (truth[1:] + truth[:-1]) / 2
-    error, naive = (float(np.sqrt(np.mean(np.square(x - between)))) for x in (found.mean, (takes[1:] + takes[:-1]) / 2))
-    assert error < (0.3 if walk < 0.01 else 0.95) * naive
-    assert 0.5 < error / float(np.sqrt(np.mean(np.square(found.sigma)))) < 2
-
-
-def test_without_noise_a_state_is_the_mean_of_its_two_takes() -> None:
-    """A machine that walks far between checks which do not scatter: nothing is smoothed away."""
-    takes = np.cumsum(np.random.default_rng(4).standard_normal(120))
-    assert states(takes).mean == pytest.approx((takes[1:] + takes[:-1]) / 2, abs=0.05)
-
-
-def test_a_spoiled_check_moves_no_state() -> None:
-    """One take of three times the others is left out and counted; a step that stays is followed."""
-    takes = 0.02 * np.random.default_rng(5).standard_normal(80)
-    spoiled = takes.copy()
-    spoiled[40] += math.log(3)
-    assert states(spoiled).mean == pytest.approx(states(takes).mean, abs=0.01)
-    assert (states(spoiled).n_outliers, states(takes).n_outliers) == (1, 0)
-    step = takes + np.where(np.arange(80) < 40, 0.0, 0.5)
-    assert states(step).mean[[35, 45]] == pytest.approx([0.0, 0.5], abs=0.1)
+def test_a_drawn_state_has_the_drifts_spread() -> None:
+    """Logarithms of compute and reads, each with its own standard deviation; a steady machine stays as probed."""
+    rng = np.random.default_rng(0)
+    drawn = [MachineDrift(0.2, 0.05).drawn(rng) for _ in range(4000)]
+    spreads = [float(np.std(np.log([getattr(state, name) for state in drawn]))) for name in ("compute", "read")]
+    assert spreads == [pytest.approx(0.2, rel=0.05), pytest.approx(0.05, rel=0.05)]
+    assert MachineDrift().drawn(rng) == MachineState()
 
 
 # Medians and intervals

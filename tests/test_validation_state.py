@@ -1,32 +1,28 @@
-"""The machine's state in the predictions: spot checks explain what is no error of the model; no run's time enters."""
+"""Whether profile and runs belong together: drift, order of events, machine; and a model without its own rows."""
 
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from validation_grids import SPOTS, add_run, spots, start_grid, without_spreads, write_json
 
 from hardware_profiles.catalog import load_profile
 from hardware_profiles.kernel_table import Call, KernelTable, KernelTimes
 from hardware_profiles.schema import HardwareProfile
-from reports.validation_files import as_json, as_markdown, write_validation
+from moeplan.errors import InputError
+from reports.validation_findings import check_text, findings
+from reports.validation_tables import machine_table
 from simulator.expert_layout import expert_layout
 from simulator.kernel_calls import attention_calls, expert_ffn_calls, lm_head_calls, router_calls, step_calls
 from simulator.model.catalog import load_model_spec
 from simulator.model.spec import ModelSpec
-from simulator.validation.grid_cells import read_grid
+from simulator.validation.grid_cells import MeasuredGrid, read_grid
 from simulator.validation.held_out import without_shape
-from simulator.validation.machine_state import (
-    MachineState,
-)
-from simulator.validation.provenance import mixed_conditions
+from simulator.validation.provenance import mixed_conditions, order_of_events, order_warnings
 from simulator.validation.result import ValidationResult
 from simulator.validation.validate import validate
-
-SLOW = MachineState(compute=1.4, read=1.7)
 
 
 @pytest.fixture
@@ -43,117 +39,124 @@ def validated(folder: Path) -> ValidationResult:
 # A grid with spot checks
 
 
-def test_a_machine_that_became_slower_is_no_error_at_its_state(grid: Path) -> None:
-    """
-    Compute 1.4 x and reads 1.7 x slower than in the probe, and spot checks that say so: the forecast is off by as much,
-    the prediction at the state by nothing, op by op; the spot checks' size alone decides, no time of the run.
-    """
-    add_run(grid, state=SLOW, spot_checks=spots(1.4, 1.7))
-    result = validated(grid)
-    assert result.at_state is not None
-    (forecast,), (here,) = result.cells, result.at_state.cells
-    assert forecast.error_frac > 0.3
-    assert here.error_frac == pytest.approx(0, abs=1e-9)
-    assert all(pair.difference == pytest.approx(0, abs=1e-12) for pair in [*here.ops.values(), here.reads_s])
-    assert forecast.ops["attention"].measured == pytest.approx(1.4 * forecast.ops["attention"].predicted)
-    assert result.sharpest is result.at_state
-
-
-def test_what_a_spot_check_does_not_explain_stays_an_error(grid: Path) -> None:
-    """A run as probed beside spot checks that are 1.4 x slower is predicted too slow: the checks enter, the run not."""
-    add_run(grid, spot_checks=spots(1.4, 1.4))
-    result = validated(grid)
-    assert result.at_state is not None
-    assert result.cells[0].error_frac == pytest.approx(0, abs=1e-9)
-    assert -0.29 < result.at_state.cells[0].error_frac < -0.2
-
-
-def test_repeats_at_different_states_are_quiet_at_their_state(grid: Path) -> None:
-    """Noise is that of the speeds, whatever is predicted; at the state each run has the error of its cell."""
-    for repeat, state in ((1, MachineState()), (2, MachineState(1.3, 1.3))):
-        add_run(grid, repeat=repeat, state=state, spot_checks=spots(state.compute, state.read))
-    result = validated(grid)
-    assert result.at_state is not None
-    speeds = [run.measured_tokens_per_s for run in result.cells[0].runs]
-    assert result.cells[0].noise_frac == pytest.approx((max(speeds) - min(speeds)) / np.mean(speeds))
-    assert result.cells[0].noise_frac > 0.2
-    assert result.at_state.cells[0].noise_frac == result.cells[0].noise_frac
-    assert [run.error_frac for run in result.at_state.cells[0].runs] == pytest.approx(
-        [result.at_state.cells[0].error_frac] * 2, abs=1e-9
-    )
-    assert result.cells[0].error_frac == pytest.approx(math.sqrt(speeds[0] / speeds[1]) - 1)
-
-
 def test_only_the_wide_interval_is_as_wide_as_the_machine_drifts(grid: Path) -> None:
     """
     Spot checks that went 20 % to and fro over the grid: the interval that a user of the profile is given does not know
-    of it, the wide one does; at the state both are as narrow.
+    of it, the wide one does; the prediction itself stays.
     """
     exact = without_spreads(load_profile(str(grid / "profile.yaml")))
     for cell, factor in (("a", 1.2), ("b", 1 / 1.2)):
         add_run(grid, cell, spot_checks=spots(factor, factor))
-    measured = replace(read_grid(grid), profile=exact)
-    result = validate(measured, n_samples=200)
-    assert result.at_state is not None
-    for forecast, here in zip(result.cells, result.at_state.cells, strict=True):
-        assert math.log(forecast.predicted.high / forecast.predicted.low) < 1e-9
-        wide = forecast.runs[0].wide_speed
-        assert math.log(wide.high / wide.low) > 2 * 0.1
-        assert forecast.in_interval_with_noise
-        assert here.runs[0].wide_speed == here.runs[0].speed
-        assert math.log(here.predicted.high / here.predicted.low) < 1e-9
-        assert not here.in_interval
+    result = validate(replace(read_grid(grid), profile=exact), n_samples=200)
+    for cell in result.cells:
+        assert cell.error_frac == pytest.approx(0, abs=1e-9)
+        assert math.log(cell.predicted.high / cell.predicted.low) < 1e-9
+        wide = cell.runs[0].wide_speed
+        assert wide.value == cell.predicted.value
+        assert 2 * 0.1 < math.log(wide.high / wide.low) < 2 * 0.3
+        assert cell.in_interval_with_noise
     assert result.drift.spots == {name: pytest.approx(math.log(1.2)) for name in SPOTS}
 
 
-def test_a_state_that_changed_meanwhile_is_less_sure(grid: Path) -> None:
-    """The interval at the state holds the difference between before and after."""
-    exact = without_spreads(load_profile(str(grid / "profile.yaml")))
-    add_run(grid, "same", spot_checks=spots())
-    add_run(grid, "moved", spot_checks=spots(apart=1.5))
-    result = validate(replace(read_grid(grid), profile=exact), n_samples=200)
-    assert result.at_state is not None
-    moved, same = result.at_state.cells
-    assert moved.predicted.value == pytest.approx(same.predicted.value)
-    assert math.log(same.predicted.high / same.predicted.low) < 1e-9
-    assert math.log(moved.predicted.high / moved.predicted.low) > 0.3
-
-
-def test_cells_without_spot_checks_are_told(grid: Path) -> None:
-    """They have a forecast and no prediction at a state; a grid without any has none at all."""
+def test_runs_without_spot_checks_are_told(grid: Path) -> None:
+    """How many of them; where all have some there is no warning."""
     add_run(grid, "with", spot_checks=spots(1.1, 1.1))
+    assert not [line for line in validated(grid).warnings if "spot checks" in line]
     add_run(grid, "without")
-    result = validated(grid)
-    assert result.at_state is not None
-    assert [cell.cell for cell in result.cells] == ["with", "without"]
-    assert [cell.cell for cell in result.at_state.cells] == ["with"]
-    assert "1 of 2 cells have no spot checks, so the machine's state is not known" in result.warnings
-    (grid / "cells" / "with-r1" / "cell.json").write_text((grid / "cells" / "without-r1" / "cell.json").read_text())
-    assert validated(grid).at_state is None
+    assert "1 of 2 runs have no spot checks, so the interval with drift knows less" in validated(grid).warnings
 
 
-def test_both_predictions_stand_in_every_table(grid: Path, tmp_path: Path) -> None:
-    """JSON, Markdown, CSV and figures; the rules say that micro-benchmarks alone enter."""
-    add_run(grid, state=SLOW, spot_checks=spots(1.4, 1.7))
-    add_run(grid, "b", state=SLOW, spot_checks=spots(1.4, 1.7), prefetch="none")
-    result = validated(grid)
-    answer = json.loads(as_json(result))
-    assert answer["median_abs_error_frac"] > 0.3
-    assert answer["at_state"]["median_abs_error_frac"] < 1e-6
-    assert answer["cells"][0]["error"] > 0.3
-    assert abs(answer["cells"][0]["at_state"]["error"]) < 1e-6
-    assert "no time of any run" in answer["rules"]["at_state"]
-    text = as_markdown(result)
-    for words in ("forecast within", "at the machine's state within 0.0 %", "Spot checks went from the probe by"):
-        assert words in text
-    rows = [line for line in text.splitlines() if line.startswith("| all |")]
-    assert [row.split(" | ")[1] for row in rows] == ["forecast", "at state", "1"]  # the last one is of verdicts
-    folder = write_validation(result, tmp_path / "out")
-    predictions = [line.split(",")[1] for line in (folder / "cells.csv").read_text().splitlines()]
-    assert predictions == ["prediction", *["forecast"] * 2, *["at state"] * 2]
+def test_spot_checks_are_explained_and_told(grid: Path) -> None:
+    """The page says what each check does, and how far it lay from the probe."""
+    add_run(grid, spot_checks=spots(1.1, 1.3))
+    rows = dict(machine_table(validated(grid)).rows)
+    assert rows == {
+        "a decode token of a model with experts of 20 KB, on 1 thread (small_token_t1)": "9.5 % from the probe's",
+        "a burst of reads of 64 KiB each (burst_64KiB)": "26.2 % from the probe's",
+    }
+    assert check_text("large_token_t2").startswith("a decode token of a model with experts of 2 MB, on 2 threads")
+    assert check_text("new") == "new"
+
+
+# The order of events
+
+NOTES = "{} UTC; Some CPU, 4 cores, 15.5 GiB; Linux 6.1 x86_64, Python 3.11.7, numpy 2.4.6 with blas"
+
+
+def noted(folder: Path, before: str, after: str | None = None) -> MeasuredGrid:
+    """A grid of runs from 03:04:01 on whose profiles say that they were probed at these times of the same day."""
+    measured = read_grid(folder)
+
+    def at(when: str) -> HardwareProfile:
+        return measured.profile.model_copy(update={"notes": NOTES.format(f"2030-01-02 {when}")})
+
+    return replace(measured, profile=at(before), profile_after=None if after is None else at(after))
+
+
+def test_the_order_of_probe_and_runs_is_told_by_their_times(grid: Path) -> None:
+    """In time there is no warning; a profile of after the first run is not a prediction, and a text says so."""
+    for repeat in (1, 2):
+        add_run(grid, repeat=repeat)
+    in_time = noted(grid, "03:01", "03:05")
+    assert order_warnings(in_time) == []
+    assert order_of_events(in_time) == (
+        "the profile was probed 2030-01-02 03:01 UTC, before the first run; the runs began 2030-01-02 03:04 UTC to "
+        "2030-01-02 03:04 UTC; it was probed again 2030-01-02 03:05 UTC, after the last run began"
+    )
+    late = noted(grid, "04:10", "03:02")
+    told = order_warnings(late)
+    assert told[0].startswith(
+        "NOT PREDICTED BEFOREHAND: the profile was probed 2030-01-02 04:10 UTC, after the first run"
+    )
+    assert told[1].startswith("the second probe (2030-01-02 03:02 UTC) was before the last run began")
+    assert "AFTER the first run" in order_of_events(late)
+    assert "BEFORE the last run began" in order_of_events(late)
+    result = validate(late, n_samples=0)
+    assert set(told) <= set(result.warnings)
+    assert result.provenance["probed_at"] == "2030-01-02 04:10 UTC"
+    assert f"Order: {order_of_events(late)}." in findings(result)
+    assert "Probed again (2030-01-02 03:02 UTC)" in machine_table(result).note
+
+
+def test_a_profile_that_tells_no_time_says_so(grid: Path) -> None:
+    """One made by hand has no order to check, and none is claimed."""
+    add_run(grid)
+    measured = read_grid(grid)
+    assert order_of_events(measured).startswith("the profile does not tell when it was probed; ")
+    assert order_warnings(measured) == []
+    assert "probed_at" not in validated(grid).provenance
 
 
 # Conditions that must be the same
+
+
+@pytest.mark.parametrize(
+    ("condition", "other", "words"),
+    [
+        ("cpu", "Other CPU", "cpu is Some CPU in the profile and Other CPU in the runs"),
+        ("cores", "8", "cores is 4 in the profile and 8 in the runs"),
+        ("ram_bytes", str(8 * 2**30), "RAM is 15.5 GiB in the profile and 8.00 GiB in the runs"),
+        ("system", "Linux 5.0 x86_64", "system is Linux 6.1 x86_64 in the profile and Linux 5.0 x86_64 in the runs"),
+        ("numpy", "1.0", "numpy is 2.4.6 in the profile and 1.0 in the runs"),
+    ],
+)
+def test_another_machine_is_told(grid: Path, condition: str, other: str, words: str) -> None:
+    """Processor, cores, RAM, system and numpy of the probe's notes against the runs'; the same ones are no warning."""
+    path = add_run(grid).folder / "run.json"
+    run = json.loads(path.read_text())
+    same = {"cpu": "Some CPU", "cores": "4", "ram_bytes": str(int(15.5 * 2**30)), "system": "Linux 6.1 x86_64"}
+    for change, expected in (({}, []), ({condition: other}, [words])):
+        write_json(path, run | {"conditions": run["conditions"] | same | {"numpy": "2.4.6"} | change})
+        found = mixed_conditions(noted(grid, "03:01", "03:05"))
+        assert found == [f"NOT COMPARABLE: {text}; probe and run again" for text in expected]
+
+
+def test_threads_that_were_not_probed_are_named(grid: Path) -> None:
+    """The run's file and the profile's threads, and no option of another command."""
+    path = add_run(grid).folder / "cell.json"
+    write_json(path, json.loads(path.read_text()) | {"threads": 2})
+    with pytest.raises(InputError, match=r"cell\.json: threads must be 1, for which profile\.yaml was probed, got 2"):
+        read_grid(grid)
 
 
 @pytest.mark.parametrize("name", ["code", "spin_count"])

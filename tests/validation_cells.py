@@ -17,7 +17,8 @@ def made_run(measured: float = 10.0, predicted: float = 10.0, wait_s: float = 0.
         "counts": CountPair((30, 10, 10_000_000), (30, 10, 10_000_000)), "read_s": 0.01,
         "ops": {"attention": Pair(0.5, 1 / measured - wait_s), "wait": Pair(wait_s, wait_s)},
         "reads_s": Pair(0.01, 0.01), "miss_wait_s": Pair(wait_s, wait_s), "attention_alone_s": None,
-        "attention_reading_s": None, "layers": (), "verdicts": Verdicts(), "clear_verdicts": Verdicts(),
+        "attention_reading_s": None, "layers": (), "verdicts": Verdicts(), "alike_verdicts": Verdicts(),
+        "clear_verdicts": Verdicts(),
         "read_ratio": None, "n_prompt": 0, "prompt_s": None, "measured_prompt_s": None, "gate_sparsity": None,
     }  # fmt: skip
     return RunComparison(**(fields | changes))

@@ -16,7 +16,6 @@ from hardware_profiles.schema import HardwareProfile
 from hardware_profiles.schema_base import Provenance
 from simulator.validation.compare import TOKEN_OPS
 from simulator.validation.grid_cells import MeasuredRun, read_grid
-from simulator.validation.machine_state import AS_PROBED, MachineState
 from simulator.validation.predict import predict
 from traces.routing_trace import DECODE
 from traces.store import write_trace
@@ -60,10 +59,10 @@ def start_grid(folder: Path, device: str = "intel-n100") -> None:
 
 def add_run(
     grid: Path, cell: str = "a", repeat: int = 1, change: Change = unchanged, *, starts_at: int = 0, seed: int = 0,
-    state: MachineState = AS_PROBED, **conditions: object,
+    **conditions: object,
 ) -> MeasuredRun:  # fmt: skip
     """
-    One run whose records are the simulated ones in a state after a change, and whose speed is what they add up to.
+    One run whose records are the simulated ones after a change, and whose speed is what they add up to.
 
     starts_at: positions in a saved KV state; the trace then holds decode tokens alone.
     """
@@ -85,7 +84,7 @@ def add_run(
     write_json(folder / "run.json", run_file(PLACEHOLDER_SPEED, 1.0, 0))
     pd.DataFrame().to_parquet(folder / "ops.parquet")
     run = next(run for run in read_grid(grid).runs if run.folder == folder)
-    prediction = predict(run, run.spec(grid), read_grid(grid).profile, n_samples=0, state=state)
+    prediction = predict(run, run.spec(grid), read_grid(grid).profile, n_samples=0)
     records = change(prediction.records)
     records.to_parquet(folder / "ops.parquet")
     counted = records[(records["token"] >= run.first_counted) & records["op"].isin(TOKEN_OPS)]

@@ -11,9 +11,10 @@ read rate = the profile's sequential read, or the storage limit where that is lo
 Laws, with a, b >= 0 by least squares of the relative error of seconds per token, for each model class by itself where
 three fitted cells have it:
 
-    tokens/s = 1 / (a + b x)    x = misses / (hits + misses), bytes read per token, or bytes read per token / read rate
+    tokens/s = 1 / (a + b x)    x = misses / (hits + misses), or bytes read per token / read rate
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,21 +23,23 @@ from scipy.optimize import nnls
 from simulator import costs
 from simulator.scenario import Scenario, Step
 from simulator.validation.cell_result import CellComparison, Conditions
+from simulator.validation.error_sizes import typical_and_high
 from simulator.validation.result import LeftOut
 
+FEWEST_HELD = 2  # cells: one by itself is a row of the table of cells
 FEWEST_TO_FIT = 3  # cells: two parameters and one to spare
 OF_NO_TIME = 1e6  # error of a law that says that a token takes no time: above every other, and still a number
 
 CONDITIONS: dict[str, Callable[[Conditions], str]] = {
     "model class": lambda c: c.model_class,
-    "RAM cap": lambda c: "none" if c.ram_cap_bytes is None else f"{c.ram_cap_bytes / 1e6:.4g} MB ({c.model_class})",
+    "RAM cap": lambda c: "none" if c.ram_cap_bytes is None else f"{c.cap_text} ({c.model_class})",
     "storage limit": lambda c: _rate(c.storage_limit_bytes_per_s),
     "prefetch": lambda c: c.prefetch,
     "context": lambda c: str(c.context),
+    "threads": lambda c: str(c.threads),
 }
 LAWS: dict[str, Callable[[CellComparison], float]] = {
     "law_miss_rate": lambda cell: cell.miss_rate,
-    "law_bytes": lambda cell: cell.bytes_per_token,
     "law_read_s": lambda cell: cell.read_s_per_token,
 }
 
@@ -67,40 +70,33 @@ def _token_work(scenario: Scenario, step: Step) -> tuple[float, float]:
     return sum(work.n_bytes for work in works), sum(work.n_flop for work in works)
 
 
-def leave_one_out(cells: Sequence[CellComparison], at_state: Sequence[CellComparison] = ()) -> tuple[LeftOut, ...]:
+def leave_one_out(cells: Sequence[CellComparison]) -> tuple[LeftOut, ...]:
     """
-    For each value of each condition: the cells that have it, predicted by us and by laws fitted on the others.
-
-    at_state: the cells predicted at the machine's state; only the errors of these stand beside.
+    For each value of each condition that FEWEST_HELD cells have: these, predicted by us and by laws fitted on the
+    others.
     """
     rows = []
     for condition, value_of in CONDITIONS.items():
-        values = list(dict.fromkeys(value_of(cell.conditions) for cell in cells))
-        if len(values) > 1:  # a condition that does not vary leaves nothing to fit
-            rows += [_left_out(cells, at_state, condition, value, value_of) for value in values]
+        counts = Counter(value_of(cell.conditions) for cell in cells)
+        if len(counts) > 1:  # a condition that does not vary leaves nothing to fit
+            rows += [_left_out(cells, condition, value, value_of) for value, n in counts.items() if n >= FEWEST_HELD]
     return tuple(rows)
 
 
 def _left_out(
-    cells: Sequence[CellComparison],
-    at_state: Sequence[CellComparison],
-    condition: str,
-    value: str,
-    value_of: Callable[[Conditions], str],
+    cells: Sequence[CellComparison], condition: str, value: str, value_of: Callable[[Conditions], str]
 ) -> LeftOut:
     held = [cell for cell in cells if value_of(cell.conditions) == value]
     fitted = [cell for cell in cells if value_of(cell.conditions) != value]
     laws = {name: law_errors(fitted, held, x_of) for name, x_of in LAWS.items()}
-    ours = _spread([cell.error_frac for cell in held])
-    errors = [cell.error_frac for cell in at_state if value_of(cell.conditions) == value]
-    here = _spread(errors) if errors else None
-    return LeftOut(condition, value, len(held), len(fitted), ours, **laws, ours_at_state=here)
+    ours = typical_and_high([cell.error_frac for cell in held])
+    return LeftOut(condition, value, len(held), len(fitted), ours, **laws)
 
 
 def law_errors(
     fitted: Sequence[CellComparison], held: Sequence[CellComparison], x_of: Callable[[CellComparison], float]
 ) -> tuple[float, float] | None:
-    """Median and 90th percentile of |error| of 1 / (a + b x), fitted on some cells, on others; None: too few to fit."""
+    """typical_and_high of the errors of 1 / (a + b x), fitted on some cells, on others; None: too few to fit."""
     if len(fitted) < FEWEST_TO_FIT:
         return None
     errors = []
@@ -109,7 +105,7 @@ def law_errors(
         a, b = fit_law(same if len(same) >= FEWEST_TO_FIT else fitted, x_of)
         predicted_s = a + b * x_of(cell)
         errors.append(1 / (predicted_s * cell.measured_tokens_per_s) - 1 if predicted_s > 0 else OF_NO_TIME)
-    return _spread(errors)
+    return typical_and_high(errors)
 
 
 def fit_law(cells: Sequence[CellComparison], x_of: Callable[[CellComparison], float]) -> tuple[float, float]:
@@ -119,11 +115,6 @@ def fit_law(cells: Sequence[CellComparison], x_of: Callable[[CellComparison], fl
     scale = xs.max() or 1.0  # so that both columns have the same size
     (a, b), _ = nnls(np.stack([speeds, speeds * xs / scale], axis=1), np.ones(len(cells)))
     return float(a), float(b / scale)
-
-
-def _spread(errors: Sequence[float]) -> tuple[float, float]:
-    sizes = np.abs(errors)
-    return float(np.median(sizes)), float(np.quantile(sizes, 0.9))
 
 
 def _rate(bytes_per_s: float | None) -> str:

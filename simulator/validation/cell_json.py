@@ -4,12 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from simulator.validation.cell_result import CellComparison, RunComparison, Verdicts
-from simulator.validation.verdict_ceiling import ceiling_of
-
-SHORT = (
-    "predicted", "error", "noise", "in_interval", "in_interval_with_noise", "worst_op", "reason", "error_s_per_token",
-    "abs_error_s_per_token", "reads_s_per_token", "hidden_frac", "verdicts", "clear_verdicts", "ceiling",
-)  # fmt: skip
+from simulator.validation.hindsight import hindsight_of
 
 
 def cell_json(cell: CellComparison) -> dict[str, Any]:
@@ -39,30 +34,20 @@ def cell_json(cell: CellComparison) -> dict[str, Any]:
         "abs_error_s_per_token": cell.off_s,
         "measured_s_per_token": {op: pair.measured for op, pair in cell.ops.items()},
         "reads_s_per_token": asdict(cell.reads_s),
-        "hidden_frac": _hidden(cell.verdicts),
+        "hidden_frac": {
+            "predicted": cell.verdicts.predicted_hidden_frac,
+            "measured": cell.verdicts.measured_hidden_frac,
+        },
         "verdicts": _shares(cell.verdicts),
+        "alike_verdicts": _shares(cell.alike_verdicts),
         "clear_verdicts": _shares(cell.clear_verdicts),
-        "ceiling": asdict(ceiling_of((run.boundary for run in cell.runs), clear_only=False)),
+        "hindsight": asdict(hindsight_of((run.boundary for run in cell.runs), clear_only=False)),
         "runs": [_run_json(run) for run in cell.runs],
     }
 
 
-def short_json(cell: CellComparison) -> dict[str, Any]:
-    """What another prediction of the same cell says: speed, error, and what is most off."""
-    document = cell_json(cell)
-    return {**{name: document[name] for name in SHORT}, "run_errors": list(cell.run_errors)}
-
-
 def _shares(verdicts: Verdicts) -> dict[str, Any]:
     return {name: verdicts.as_json()[name] for name in ("n_pairs", "agreement_frac", "balanced_frac", "majority_frac")}
-
-
-def _hidden(verdicts: Verdicts) -> dict[str, float | None]:
-    n = verdicts.n_pairs
-    return {
-        "predicted": (verdicts.hidden_hidden + verdicts.waits_hidden) / n if n else None,
-        "measured": (verdicts.hidden_hidden + verdicts.hidden_waits) / n if n else None,
-    }
 
 
 def _run_json(run: RunComparison) -> dict[str, Any]:

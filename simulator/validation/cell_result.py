@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from simulator.result import Interval
+from simulator.validation.cap_text import cap_text
 
-N_BINS = 120  # see verdict_ceiling.py
+N_BINS = 120  # see hindsight.py
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Conditions:
     context: int
     threads: int
     routing: str
+
+    @property
+    def cap_text(self) -> str:
+        """The RAM cap in the unit in which it is a short number, as it was asked for: '1.9 GB', '24 MiB', 'none'."""
+        return "none" if self.ram_cap_bytes is None else cap_text(self.ram_cap_bytes)
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,16 @@ class Verdicts:
         return (self.hidden_hidden / n_hidden + self.waits_waits / n_waits) / 2
 
     @property
+    def predicted_hidden_frac(self) -> float | None:
+        """Share of the pairs that are said to be hidden, None without pairs."""
+        return (self.hidden_hidden + self.waits_hidden) / self.n_pairs if self.n_pairs else None
+
+    @property
+    def measured_hidden_frac(self) -> float | None:
+        """Share of the pairs that were measured hidden, None without pairs."""
+        return (self.hidden_hidden + self.hidden_waits) / self.n_pairs if self.n_pairs else None
+
+    @property
     def has_one_class(self) -> bool:
         """Whether there are pairs and all were measured alike, so that no accuracy means anything."""
         return self.n_pairs > 0 and self.balanced_frac is None
@@ -126,12 +142,8 @@ class Verdicts:
 
 
 @dataclass(frozen=True)
-class Ceiling:
-    """
-    The best that could be told of some pairs, see verdict_ceiling.py; None: no pair, or all were measured alike.
-
-    The best balanced accuracy and the best agreement are not of one and the same prediction.
-    """
+class Hindsight:
+    """What a rule with hindsight tells of some pairs, see hindsight.py; None: no pair, or all were measured alike."""
 
     n_pairs: int
     balanced_frac: float | None
@@ -141,11 +153,12 @@ class Ceiling:
 @dataclass(frozen=True, eq=False)
 class Boundary:
     """
-    How near the pairs with a miss of a run lie to t_attention = t_prefetch, from its measured rows alone.
+    How near the pairs with a miss of a run lie to t_attention = t_prefetch, from its measured rows alone; pairs are
+    those that have enough alike.
 
     distance: median |ln(t_prefetch / t_attention)|, None without a pair; noise: standard deviation of that logarithm
     among rows that are alike; pairs (2, 2, N_BINS): counts by clear or not, hidden or not, and what rows of their kind
-    typically are; see verdict_ceiling.py.
+    typically are; see hindsight.py.
     """
 
     distance: float | None = None
@@ -171,15 +184,16 @@ class RunComparison:
     One run of a cell.
 
     speed: decode tokens/s, predicted with the ends of its 80 % interval, wide_speed: with those of a machine that
-    drifts; order: position in the shuffled order;
-    slots: experts that the cache holds; ops: seconds a token by op, the ops tile the token's time; reads_s: t_prefetch
-    of all layers, which runs beside them; miss_wait_s: the part of the wait in layers with a miss, the rest is the cost
-    of asking the cache; attention_alone_s, attention_reading_s: mean of one layer without and with a
-    miss, None where there is none; read_ratio: measured median of t_prefetch / t_attention where there is a miss;
-    prompt_s: prompt to first logits, None where the run had no prompt; naive_tokens_per_s: see baselines.py;
-    noise_frac: standard error of measured_tokens_per_s from the run's own tokens, margin: of a clear verdict, both see
-    run_noise.py; held_out_tokens_per_s: predicted without the model's own shape, None where that cannot be,
-    held_out_kept: the ops that kept rows of it all the same, both see held_out.py.
+    drifts; order: position in the planned order; slots: experts that the cache holds; ops: seconds a token by op, the
+    ops tile the token's time; reads_s: t_prefetch of all layers, which runs beside them; miss_wait_s: the part of the
+    wait in layers with a miss, the rest is the cost of asking the cache; attention_alone_s, attention_reading_s: mean
+    of one layer without and with a miss, None where there is none; verdicts: of all pairs with a miss, alike_verdicts:
+    of those that have enough alike in the run, clear_verdicts: of those of them that are clear, see hindsight.py;
+    read_ratio: measured median of t_prefetch / t_attention where there is a miss; prompt_s: prompt to first logits,
+    None where the run had no prompt; naive_tokens_per_s: see baselines.py; noise_frac: standard error of
+    measured_tokens_per_s from the run's own tokens, margin: of a clear verdict, both see run_noise.py;
+    held_out_tokens_per_s: predicted without the model's own shape, None where that cannot be, held_out_kept: the ops
+    that kept rows of it all the same, both see held_out.py.
     """
 
     repeat: int
@@ -200,6 +214,7 @@ class RunComparison:
     attention_reading_s: Pair | None
     layers: tuple[LayerComparison, ...]
     verdicts: Verdicts
+    alike_verdicts: Verdicts
     clear_verdicts: Verdicts
     read_ratio: float | None
     n_prompt: int
@@ -258,6 +273,7 @@ class CellComparison:
     reason: str
     layers: tuple[LayerComparison, ...]
     verdicts: Verdicts
+    alike_verdicts: Verdicts
     clear_verdicts: Verdicts
     runs: tuple[RunComparison, ...]
 

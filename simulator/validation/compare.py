@@ -13,9 +13,9 @@ from moeplan.errors import InputError
 from simulator.validation.baselines import naive_tokens_per_s
 from simulator.validation.cell_result import CountPair, LayerComparison, Pair, RunComparison, Verdicts
 from simulator.validation.grid_cells import MeasuredRun
+from simulator.validation.hindsight import boundary_of, typical_rows
 from simulator.validation.predict import Prediction, gate_sparsity
 from simulator.validation.run_noise import CLEAR_Z, standard_error_frac
-from simulator.validation.verdict_ceiling import boundary_of
 from traces.op_record import NO_LAYER, OPS
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def compare(
     predicted_moe, measured_moe = _moe_rows(predicted), _moe_rows(measured)
     missed = measured_moe["n_misses"] > 0
     counts = CountPair(_counts(predicted), _counts(measured))
-    rate, boundary = prediction.read_bytes_per_s, boundary_of(measured_moe)
-    margin = CLEAR_Z * boundary.noise
+    rate, typical = prediction.read_bytes_per_s, typical_rows(measured_moe)
+    with_miss, alike = measured_moe.index[missed], typical.typical.index
     return RunComparison(
         repeat=run.cell.repeat,
         order=run.cell.order,
@@ -70,8 +70,9 @@ def compare(
         attention_alone_s=_mean_pair(predicted_moe, measured_moe, ~missed),
         attention_reading_s=_mean_pair(predicted_moe, measured_moe, missed),
         layers=_layers(predicted_moe, measured_moe),
-        verdicts=verdicts(predicted_moe, measured_moe, margin=0.0),
-        clear_verdicts=verdicts(predicted_moe, measured_moe, margin=margin),
+        verdicts=verdicts(predicted_moe, measured_moe, with_miss),
+        alike_verdicts=verdicts(predicted_moe, measured_moe, alike),
+        clear_verdicts=verdicts(predicted_moe, measured_moe, alike[typical.clear]),
         read_ratio=_read_ratio(measured_moe),
         n_prompt=run.n_prefill,
         prompt_s=prediction.prompt_s,
@@ -79,10 +80,10 @@ def compare(
         gate_sparsity=gate_sparsity(run),
         steal_frac=run.cell.steal_frac,
         noise_frac=standard_error_frac(_token_s(measured), _token_misses(measured)),
-        margin=margin,
+        margin=CLEAR_Z * typical.noise,
         held_out_tokens_per_s=held_out_tokens_per_s,
         held_out_kept=held_out_kept,
-        boundary=boundary,
+        boundary=boundary_of(typical),
     )
 
 
@@ -102,17 +103,9 @@ def op_table(records: "pd.DataFrame", first_token: int) -> "pd.DataFrame":
     return table
 
 
-def verdicts(predicted: "pd.DataFrame", measured: "pd.DataFrame", *, margin: float) -> Verdicts:
-    """
-    Both sides' t_attention >= t_prefetch on the rows with a miss on both.
-
-    With a margin only where the measured |ln(t_prefetch / t_attention)| is at least that.
-    """
-    attention, read = measured["attention"], measured["read"]
-    shorter, longer = np.minimum(attention, read), np.maximum(attention, read)
-    used = (measured["n_misses"] > 0) & (predicted["n_misses"] > 0) & (longer >= shorter * np.exp(margin))
-    hidden = (attention >= read)[used].to_numpy()
-    says_hidden = (predicted["attention"] >= predicted["read"])[used].to_numpy()
+def verdicts(predicted: "pd.DataFrame", measured: "pd.DataFrame", rows: "pd.Index") -> Verdicts:
+    """Both sides' t_attention >= t_prefetch on some rows."""
+    hidden, says_hidden = ((t["attention"] >= t["read"]).loc[rows].to_numpy() for t in (measured, predicted))
     return Verdicts.of(hidden, says_hidden)
 
 

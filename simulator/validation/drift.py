@@ -1,4 +1,11 @@
-"""Did the machine change while the grid ran? Repeats of one cell in time order, and the profile measured again."""
+"""
+Did the machine change while the grid ran?  Repeats of one cell in time order, and the profile measured again.
+
+The line through the runs has a height of its own for each cell (fixed effects), so that only repeats of one and the
+same cell are compared: with y = ln(measured speed) and x = place in time, both less their means over the cell's runs,
+
+    slope = sum(x y) / sum(x^2)     variance = sum(residual^2) / (runs - cells - 1) / sum(x^2)
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,8 +14,6 @@ import numpy as np
 from hardware_profiles.schema import HardwareProfile, figures
 from simulator.validation.cell_result import CellComparison
 from simulator.validation.result import Drift, DriftPoint
-
-FEWEST_POINTS = 3  # a line through two points has no error
 
 
 def drift(
@@ -20,19 +25,15 @@ def drift(
     """
     Every run of a cell with repeats against its cell's median, in time order, and a line through them.
 
-    The conditions cancel out of the ratio, so what is left is the machine's state and noise.  spots: see grid_drift.
+    The conditions cancel, so what is left is the machine's state and noise.  spots: see grid_drift.
     """
-    points = sorted(
-        (
-            DriftPoint(
-                run.order, cell.cell, run.repeat, run.measured_tokens_per_s / cell.measured_tokens_per_s, run.error_frac
-            )
-            for cell in cells
-            for run in cell.runs
-            if len(cell.runs) > 1
-        ),
-        key=lambda point: (point.order, point.cell, point.repeat),
-    )
+    times = sorted((run.started_at, run.order) for cell in cells for run in cell.runs)
+    points = []
+    for cell in cells:
+        for run in cell.runs if len(cell.runs) > 1 else ():
+            at, ratio = times.index((run.started_at, run.order)), run.measured_tokens_per_s / cell.measured_tokens_per_s
+            points.append(DriftPoint(at, cell.cell, run.repeat, ratio, run.error_frac))
+    points.sort(key=lambda point: (point.order, point.cell, point.repeat))
     slope, error = _line(points)
     return Drift(tuple(points), slope, error, reprobe(before, after), dict(spots or {}))
 
@@ -47,16 +48,19 @@ def reprobe(before: HardwareProfile | None, after: HardwareProfile | None) -> di
 
 
 def _line(points: Sequence[DriftPoint]) -> tuple[float | None, float | None]:
-    """Least-squares change of speed_ratio from the first to the last point's order, and its standard error."""
-    if len(points) < FEWEST_POINTS:
+    """Change of speed from the first to the last point's order, and its standard error; see the top of this file."""
+    cells = {name: [point for point in points if point.cell == name] for name in dict.fromkeys(p.cell for p in points)}
+    x = np.concatenate([_centred([point.order for point in same]) for same in cells.values()] or [np.empty(0)])
+    y = np.concatenate([_centred(np.log([p.speed_ratio for p in same])) for same in cells.values()] or [np.empty(0)])
+    weight, n_free = float((x**2).sum()), len(points) - len(cells) - 1
+    if n_free < 1 or weight == 0:
         return None, None
-    x = np.array([point.order for point in points], dtype=float)
-    y = np.array([point.speed_ratio for point in points])
-    centred, span = x - x.mean(), float(x.max() - x.min())
-    weight = float((centred**2).sum())
-    if weight == 0:
-        return None, None
-    slope = float((centred * (y - y.mean())).sum()) / weight
-    residual = y - y.mean() - slope * centred
-    error = float(np.sqrt((residual**2).sum() / (len(points) - 2) / weight))
-    return slope * span, error * span
+    slope = float((x * y).sum()) / weight
+    error = float(np.sqrt(((y - slope * x) ** 2).sum() / n_free / weight))
+    span = max(point.order for point in points) - min(point.order for point in points)
+    return float(np.expm1(slope * span)), error * span
+
+
+def _centred(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    array = np.asarray(values, dtype=float)
+    return array - array.mean()

@@ -9,12 +9,14 @@ begins with a dot is a run in progress.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from hardware_profiles.catalog import load_profile
 from hardware_profiles.schema import HardwareProfile
@@ -38,6 +40,11 @@ MAX_JSON_BYTES = 16 * 2**20  # a run.json of 2,000 tokens has 100 KB
 
 Count = Annotated[int, Field(strict=True, ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _iso_time(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
 
 
 Spots = dict[str, Positive]  # seconds of each spot check by its name
@@ -78,7 +85,7 @@ class CellFile(BaseModel):
     n_warm_up: Count
     n_counted: Annotated[int, Field(ge=1)]
     routing: str
-    started_at: str
+    started_at: Annotated[str, AfterValidator(_iso_time)]
     seconds: Annotated[float, Field(ge=0)]
     steal_frac: Annotated[float, Field(ge=0, le=1)] | None = None
     spot_checks: SpotFile | None = None
@@ -202,14 +209,27 @@ def read_grid(folder: Path) -> MeasuredGrid:
     if not whole:
         raise InputError(str(folder / "cells"), f"must hold runs with {', '.join(RUN_FILES)}", "none")
     runs = sorted((_read_run(path) for path in whole), key=_when)
+    profile = load_profile(str(folder / "profile.yaml"))
+    _check_threads(runs, profile)
     left_out = tuple(f"{path.name} is not whole and was left out" for path in folders if path not in whole)
     return MeasuredGrid(
         folder,
-        load_profile(str(folder / "profile.yaml")),
+        profile,
         load_profile(str(after)) if after.is_file() else None,
         tuple(runs),
         (*left_out, *_missing_cells(folder, {run.cell.cell for run in runs})),
     )
+
+
+def _check_threads(runs: Sequence[MeasuredRun], profile: HardwareProfile) -> None:
+    """Raises InputError for a run on a number of threads that the profile was not probed with."""
+    kernels = profile.cpu.kernels
+    known = (profile.cpu.threads,) if kernels is None else kernels.threads()
+    for run in runs:
+        if run.cell.threads not in known:
+            must = f"threads must be {' or '.join(map(str, known))}, for which profile.yaml was probed"
+            advice = "probe with these threads too, or leave the run out"
+            raise InputError(str(run.folder / "cell.json"), must, run.cell.threads, advice)
 
 
 def _when(run: MeasuredRun) -> tuple[str, int, str]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from statistics import median
 
 from simulator.validation.cell_result import CellComparison
+from simulator.validation.hindsight import hindsight_of
 from simulator.validation.result import BoundaryRow, HeldOutRow
 from simulator.validation.tables import CLASSES, is_boundary, total_verdicts
-from simulator.validation.verdict_ceiling import ceiling_of
 
 NEAR_BOUNDARY = "near the boundary"  # name of a group
 
@@ -22,16 +22,17 @@ def boundary_rows(cells: Sequence[CellComparison]) -> tuple[BoundaryRow, ...]:
 def _boundary_row(name: str, cells: Sequence[CellComparison]) -> BoundaryRow:
     runs = [run for cell in cells for run in cell.runs if run.boundary.distance is not None]
     distances = [run.boundary.distance for run in runs if run.boundary.distance is not None]
-    verdicts, clear = (total_verdicts(run.verdicts for run in runs), total_verdicts(run.clear_verdicts for run in runs))
+    alike, clear = (total_verdicts(getattr(run, name) for run in runs) for name in ("alike_verdicts", "clear_verdicts"))
     return BoundaryRow(
         group=name,
         n_cells=len(cells),
         noise_frac=median(run.boundary.noise for run in runs) if runs else None,
         distance_frac=median(distances) if distances else None,
-        within_noise_frac=1 - clear.n_pairs / verdicts.n_pairs if verdicts.n_pairs else None,
-        ceiling=ceiling_of((run.boundary for run in runs), clear_only=False),
-        clear_ceiling=ceiling_of((run.boundary for run in runs), clear_only=True),
-        verdicts=verdicts,
+        within_noise_frac=1 - clear.n_pairs / alike.n_pairs if alike.n_pairs else None,
+        hindsight=hindsight_of((run.boundary for run in runs), clear_only=False),
+        clear_hindsight=hindsight_of((run.boundary for run in runs), clear_only=True),
+        verdicts=total_verdicts(run.verdicts for run in runs),
+        alike_verdicts=alike,
         clear_verdicts=clear,
     )
 

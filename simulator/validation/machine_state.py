@@ -1,24 +1,21 @@
 """
-The machine's state around a run, told by spot checks: short micro-benchmarks that the probe takes in every round and
-that the grid takes before and after each run.
+How far the machine went from the probe while a grid ran, told by spot checks: short micro-benchmarks that the probe
+takes in every round and that the grid takes before and after each run.
 
-    factor = state of the check around the run / the probe's time of the same check
+    drift = standard deviation of ln(take / the probe's time of the same check) about zero, over all takes
 
-Compute times of a prediction are multiplied by the factor of a decode token, bursts of reads by that of a burst.  What
-the state is, given that a check scatters by itself, says spot_series.py.  No time of a run enters.  What is left out:
-contention, and how late a sleeper wakes, stay the probe's.
+It widens an interval and moves no prediction.  No time of a run enters.  What is left out: contention, and how late a
+sleeper wakes, stay the probe's.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.schema import HardwareProfile
-from simulator.validation.spot_series import States, states_by_check
 
 # The checks read 64 KiB and 2 MiB, and run tokens of models with experts of 20 KB and 2 MB; a model takes those that
 # are nearer to its own experts.  The geometric mean of the two requests, bytes.
@@ -36,23 +33,10 @@ class SpotPair:
 
 @dataclass(frozen=True)
 class MachineState:
-    """
-    How much longer than in the probe things take, 1: as long; with the standard deviation of the logarithm.
-
-    compute: operations of a run; read: bursts of reads.
-    """
+    """How much longer than in the probe things take, 1: as long. compute: operations; read: bursts of reads."""
 
     compute: float = 1.0
     read: float = 1.0
-    compute_sigma: float = 0.0
-    read_sigma: float = 0.0
-
-    def drawn(self, rng: np.random.Generator) -> "MachineState":
-        """One draw, without spread."""
-        compute, read = rng.standard_normal(2)
-        return MachineState(
-            self.compute * math.exp(self.compute_sigma * compute), self.read * math.exp(self.read_sigma * read)
-        )
 
     def on(self, rates: DeviceRates) -> DeviceRates:
         """The device in this state."""
@@ -72,7 +56,20 @@ class MachineState:
         )
 
 
-AS_PROBED = MachineState()
+@dataclass(frozen=True)
+class MachineDrift:
+    """How far the machine's state goes from the probe's: standard deviations of the logarithms of both factors."""
+
+    compute_sigma: float = 0.0
+    read_sigma: float = 0.0
+
+    def drawn(self, rng: np.random.Generator) -> MachineState:
+        """One state of such a machine."""
+        compute, read = rng.standard_normal(2)
+        return MachineState(math.exp(self.compute_sigma * compute), math.exp(self.read_sigma * read))
+
+
+STEADY = MachineDrift()
 
 
 def check_names(expert_bytes: int, threads: int) -> dict[str, str]:
@@ -82,47 +79,23 @@ def check_names(expert_bytes: int, threads: int) -> dict[str, str]:
     return {COMPUTE: token, READ: "burst_64KiB" if small else "burst_2MiB"}
 
 
-@dataclass(frozen=True, eq=False)
-class GridStates:
+def grid_drift(pairs: Sequence[SpotPair], profile: HardwareProfile) -> dict[str, float]:
     """
-    What the spot checks of a whole grid tell, by check.
+    The drift by check, from the checks around each run in time order; a steady change counts as well as one to and fro.
 
-    drift: how far the machine went from the probe, the standard deviation of the logarithm about zero, so that a steady
-    change counts as well as one to and fro; states: between a take and the next; takes: all, in their order.
+    What was taken after one run may be what was taken before the next, and is one take.
     """
-
-    drift: dict[str, float]
-    states: dict[str, States]
-    takes: tuple[Mapping[str, float], ...]
-
-    def around(self, spots: SpotPair, names: Mapping[str, str]) -> MachineState | None:
-        """The state of the machine while a run was made, None where a check is missing."""
-        if any(name not in self.states for name in names.values()):
-            return None
-        at = next(i for i, pair in enumerate(pairwise(self.takes)) if pair == (spots.before, spots.after))
-        compute, read = self.states[names[COMPUTE]], self.states[names[READ]]
-        return MachineState(
-            math.exp(float(compute.mean[at])),
-            math.exp(float(read.mean[at])),
-            float(compute.sigma[at]),
-            float(read.sigma[at]),
-        )
-
-
-def grid_states(pairs: Sequence[SpotPair], profile: HardwareProfile) -> GridStates:
-    """From the checks around each run in time order; what was taken after one may be what was taken before the next."""
     takes: list[Mapping[str, float]] = []
     for pair in pairs:
         takes += [pair.after] if takes and takes[-1] == pair.before else [pair.before, pair.after]
-    references = {check.name: check.time for check in profile.spot_checks}
     drift = {}
-    for name, seconds in references.items():
-        logs = [math.log(take[name] / seconds) for take in takes if name in take]
+    for check in profile.spot_checks:
+        logs = [math.log(take[check.name] / check.time) for take in takes if check.name in take]
         if logs:
-            drift[name] = float(np.sqrt(np.mean(np.square(logs))))
-    return GridStates(drift, states_by_check(takes, references), tuple(takes))
+            drift[check.name] = float(np.sqrt(np.mean(np.square(logs))))
+    return drift
 
 
-def drift_of(drift: Mapping[str, float], names: Mapping[str, str]) -> MachineState:
-    """The probe's state, as uncertain as the machine drifted."""
-    return MachineState(compute_sigma=drift.get(names[COMPUTE], 0.0), read_sigma=drift.get(names[READ], 0.0))
+def drift_of(drift: Mapping[str, float], names: Mapping[str, str]) -> MachineDrift:
+    """That of a model's own checks."""
+    return MachineDrift(drift.get(names[COMPUTE], 0.0), drift.get(names[READ], 0.0))

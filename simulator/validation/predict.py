@@ -2,9 +2,8 @@
 The prediction for one measured run: the probed profile, the model, and the routing that the run recorded.
 
 Of the run itself only counts are taken: the routing trace, the share of gates that were zero, its conditions.  No
-measured time enters, neither of this run nor of any other run of the grid.  Two predictions are made: the forecast,
-from the profile as it was probed, and one at the machine's state around the run, which spot checks tell (see
-machine_state.py).
+measured time enters, neither of this run nor of any other run of the grid.  A second, wider interval draws how far the
+machine drifted on top, which spot checks tell (see machine_state.py).
 """
 
 from dataclasses import dataclass, replace
@@ -18,15 +17,16 @@ from moeplan.errors import InputError
 from simulator.engine_fast import Decisions, FastEngine
 from simulator.engine_simpy import simulate_with_records
 from simulator.expert_layout import expert_layout
+from simulator.interval import N_SAMPLES, interval_of
 from simulator.memory import MemoryPlan, plan_memory
 from simulator.model.size import file_bytes
 from simulator.model.spec import GateSparsity, ModelSpec
 from simulator.question import Prepared, Question, device_rates, draw_gate_sparsity, prepare, with_what_ifs
 from simulator.result import Interval
 from simulator.scenario import Scenario
-from simulator.simulate import N_SAMPLES, interval_of, tokens_per_s
+from simulator.simulate import tokens_per_s
 from simulator.validation.grid_cells import MeasuredRun
-from simulator.validation.machine_state import AS_PROBED, MachineState
+from simulator.validation.machine_state import STEADY, MachineDrift
 from traces.op_record import records_frame
 
 if TYPE_CHECKING:
@@ -61,12 +61,11 @@ def predict(
     spec: ModelSpec,
     profile: HardwareProfile,
     n_samples: int = N_SAMPLES,
-    state: MachineState = AS_PROBED,
-    drift: MachineState = AS_PROBED,
+    drift: MachineDrift = STEADY,
 ) -> Prediction:
     """
-    The prediction for a run on the profile's machine in a state, with an interval of n_samples draws of both spreads;
-    drift: what the wider interval draws on top.
+    The prediction for a run on the profile's machine, with an interval of n_samples draws of its spreads; drift: what
+    the wider interval draws on top.
 
     Raises InputError where the model cannot run as the run says it did.
     """
@@ -82,44 +81,41 @@ def predict(
         model=model,
         n_slots=plan.n_slots,
         preloaded=plan.verdict == "resident",
-        rates=_rates(question, state),
+        rates=_rates(question),
     )
     timeline, records = simulate_with_records(scenario)
     decisions = Decisions(timeline.n_misses, timeline.n_used)
-    intervals = _intervals(FastEngine(scenario, decisions), question, (state, drift), n_samples)
+    intervals = _intervals(FastEngine(scenario, decisions), question, drift, n_samples)
     rate = _read_rate(prepared)
     return Prediction(scenario, decisions, plan.n_slots, *intervals, records_frame(records), rate)
 
 
-def held_out_speed(
-    run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile, state: MachineState, prediction: Prediction
-) -> float:
+def held_out_speed(run: MeasuredRun, spec: ModelSpec, profile: HardwareProfile, prediction: Prediction) -> float:
     """Decode tokens/s from another profile of the machine, with the decisions of a prediction that is there."""
-    rates = _rates(run_question(run, spec, profile), state)
+    rates = _rates(run_question(run, spec, profile))
     scenario = replace(prediction.scenario, rates=rates)
     return tokens_per_s(FastEngine(scenario, prediction.decisions).timeline(rates), scenario.is_counted)
 
 
-def _rates(question: Question, state: MachineState) -> DeviceRates:
-    """The device's central rates in a state; a limiter does not change."""
-    return with_what_ifs(question, state.on(device_rates(question)))
+def _rates(question: Question) -> DeviceRates:
+    """The device's central rates."""
+    return with_what_ifs(question, device_rates(question))
 
 
 def _intervals(
-    fast: FastEngine, question: Question, states: tuple[MachineState, MachineState], n_samples: int
+    fast: FastEngine, question: Question, drift: MachineDrift, n_samples: int
 ) -> tuple[Interval, Interval, Interval | None]:
     """
     Decode tokens/s, the same with drift, and seconds of the prompt, with their 80 % intervals; the prompt is None where
-    there is none.  states: the machine's, and its drift.
+    there is none.
     """
     rng, counted, prompt = np.random.default_rng(SEED), fast.scenario.is_counted, _prompt(fast.scenario)
-    state, drift = states
     speeds, wide_speeds, firsts = [], [], []
     for _ in range(n_samples):
-        device = state.drawn(rng).on(device_rates(question, rng))
+        device = device_rates(question, rng)
         drawn, sparsity = with_what_ifs(question, device), draw_gate_sparsity(question, rng)
         speeds.append(tokens_per_s(fast.timeline(drawn, sparsity), counted))
-        if drift != AS_PROBED:
+        if drift != STEADY:
             drifted = with_what_ifs(question, drift.drawn(rng).on(device))
             wide_speeds.append(tokens_per_s(fast.timeline(drifted, sparsity), counted))
         if prompt is not None:

@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from simulator.result import Interval
-from simulator.validation.cell_json import cell_json, short_json
-from simulator.validation.cell_result import Ceiling, CellComparison, Verdicts
+from simulator.validation.cell_json import cell_json
+from simulator.validation.cell_result import CellComparison, Hindsight, Verdicts
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 had a second prediction beside each, at the state of the machine
+FEWEST_FOR_A_PERCENTILE = 10  # errors: the 90th percentile of fewer is nearly the largest, which is then told
+VERDICTS = ("verdicts", "alike_verdicts", "clear_verdicts")
 SIGNIFICANT_DIGITS = 4  # of every float in the JSON; measurements repeat to three at best
 
 
@@ -21,24 +23,28 @@ class GroupSummary:
     """
     The errors of a group of cells; quiet: only those whose own spread is below the bound.
 
-    Fractions are of tokens/s; run_*: of the single runs, whose errors do not cancel; None where the group is empty.
+    Fractions are of tokens/s; high_abs_error_frac: the 90th percentile, of fewer than 10 cells the largest;
+    half_width_frac: median over cells of sqrt(high / low) - 1 of the 80 % interval; run_*: of the single runs, whose
+    errors do not cancel; None where the group is empty.
     """
 
     group: str
     quiet: bool
     n_cells: int
-    median_abs_error_frac: float | None
-    p90_abs_error_frac: float | None
-    mean_error_frac: float | None
-    interval_coverage_frac: float | None
-    naive_median_abs_error_frac: float | None
-    naive_p90_abs_error_frac: float | None
-    median_noise_frac: float | None
-    coverage_with_noise_frac: float | None
-    median_run_noise_frac: float | None
-    held_out_median_abs_error_frac: float | None
-    run_median_abs_error_frac: float | None
-    run_p90_abs_error_frac: float | None
+    median_abs_error_frac: float | None = None
+    p90_abs_error_frac: float | None = None
+    high_abs_error_frac: float | None = None
+    mean_error_frac: float | None = None
+    interval_coverage_frac: float | None = None
+    half_width_frac: float | None = None
+    naive_median_abs_error_frac: float | None = None
+    naive_p90_abs_error_frac: float | None = None
+    median_noise_frac: float | None = None
+    coverage_with_noise_frac: float | None = None
+    median_run_noise_frac: float | None = None
+    held_out_median_abs_error_frac: float | None = None
+    run_median_abs_error_frac: float | None = None
+    run_p90_abs_error_frac: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,8 @@ class LeftOut:
     """
     The cells that have one value of one condition: our errors, and those of laws fitted on all other cells.
 
-    ours_at_state: our errors at the machine's state, None without spot checks.  law_*: median and 90th percentile of
-    the absolute error, None where too few cells are left to fit.
+    Median and 90th percentile of the absolute error, of fewer than 10 cells the largest; law_*: None where too few
+    cells are left to fit.
     """
 
     condition: str
@@ -56,9 +62,7 @@ class LeftOut:
     n_fitted: int
     ours: tuple[float, float]
     law_miss_rate: tuple[float, float] | None
-    law_bytes: tuple[float, float] | None
     law_read_s: tuple[float, float] | None
-    ours_at_state: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,10 @@ class BoundaryRow:
     How hard the verdicts of a group of cells are: pairs with a miss in cells that read beside attention.
 
     noise_frac: median over the runs of the standard deviation of ln(t_prefetch / t_attention) among alike rows;
-    distance_frac: median over the runs of their median |ln(t_prefetch / t_attention)|; within_noise_frac: share of the
-    pairs that are not clear; ceiling, clear_ceiling: the best that could be told; verdicts, clear_verdicts: what the
-    prediction says.  None without a pair.
+    distance_frac: median over the runs of their median |ln(t_prefetch / t_attention)|; verdicts: what the prediction
+    says on all pairs; alike_verdicts, hindsight: prediction and rule on the pairs that have enough alike in their run;
+    clear_verdicts, clear_hindsight: both on those of them that are clear, within_noise_frac: share that is not; see
+    hindsight.py.  None without a pair.
     """
 
     group: str
@@ -77,14 +82,15 @@ class BoundaryRow:
     noise_frac: float | None
     distance_frac: float | None
     within_noise_frac: float | None
-    ceiling: Ceiling
-    clear_ceiling: Ceiling
+    hindsight: Hindsight
+    clear_hindsight: Hindsight
     verdicts: Verdicts
+    alike_verdicts: Verdicts
     clear_verdicts: Verdicts
 
     def as_json(self) -> dict[str, Any]:
         """Figures and shares."""
-        return asdict(self) | {name: getattr(self, name).as_json() for name in ("verdicts", "clear_verdicts")}
+        return asdict(self) | {name: getattr(self, name).as_json() for name in VERDICTS}
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ class PrefillRow:
 
 @dataclass(frozen=True)
 class DriftPoint:
-    """A run in time order: its measured speed over its cell's median, and the prediction's error."""
+    """A run by its place in time among all: its measured speed over its cell's median, and the prediction's error."""
 
     order: int
     cell: str
@@ -130,9 +136,9 @@ class Drift:
     """
     Whether the machine changed while the grid ran.
 
-    slope_frac: change of speed from the first run to the last, by a line through speed_ratio (0.05: 5 % faster at the
-    end), with its standard error, None below three repeated runs; reprobe: figures of the profile measured after the
-    last cell over those before the first; spots: by spot check, how far the machine went from the probe, the standard
+    slope_frac: change of speed from the first run to the last (0.05: 5 % faster at the end), by repeats of the same
+    cell alone, with its standard error, None where too few repeats are left, see drift.py; reprobe: figures of the
+    second profile over those of the first; spots: by spot check, how far the machine went from the probe, the standard
     deviation of the logarithm about zero.
     """
 
@@ -144,79 +150,35 @@ class Drift:
 
 
 @dataclass(frozen=True)
-class View:
-    """All cells under one of the two predictions, and what they say together."""
-
-    cells: tuple[CellComparison, ...]
-    groups: tuple[GroupSummary, ...]
-    prefill: tuple[PrefillRow, ...]
-    verdicts: Verdicts
-    clear_verdicts: Verdicts
-    boundary_verdicts: Verdicts
-    boundary: tuple[BoundaryRow, ...] = ()
-    held_out: tuple[HeldOutRow, ...] = ()
-
-    def group(self, name: str, *, quiet: bool) -> GroupSummary:
-        """The summary of a group by its name."""
-        return next(group for group in self.groups if (group.group, group.quiet) == (name, quiet))
-
-    def summary_json(self) -> dict[str, Any]:
-        """The figures of the contract, and what stands behind them."""
-        every = self.group("all", quiet=False)
-        return {
-            "median_abs_error_frac": every.median_abs_error_frac,
-            "p90_abs_error_frac": every.p90_abs_error_frac,
-            "verdict_agreement_frac": self.clear_verdicts.balanced_frac,
-            "interval_coverage_frac": every.interval_coverage_frac,
-            "verdicts": {
-                "all": self.verdicts.as_json(),
-                "clear": self.clear_verdicts.as_json(),
-                "boundary_cells": self.boundary_verdicts.as_json(),
-            },
-            "groups": [asdict(group) for group in self.groups],
-            "boundary": [row.as_json() for row in self.boundary],
-            "without_own_shape": [asdict(row) for row in self.held_out],
-            "prefill": [asdict(row) for row in self.prefill],
-        }
-
-
-@dataclass(frozen=True)
 class ValidationResult:
     """
     All cells and what they say together.
 
-    forecast: predicted from the profile alone; at_state: the same cells predicted at the machine's state around each
-    run, None where no spot checks were taken.  provenance: command line, machine, date and the like, name to text.
+    groups: by class, trends: by threads and miss rate; boundary: of the cells that read beside attention, groups with a
+    pair alone; rules: what each figure means; provenance: command line, machine, date and the like, name to text.
     """
 
-    forecast: View
-    at_state: View | None
+    cells: tuple[CellComparison, ...]
+    groups: tuple[GroupSummary, ...]
+    trends: tuple[GroupSummary, ...]
+    boundary: tuple[BoundaryRow, ...]
+    held_out: tuple[HeldOutRow, ...]
     left_out: tuple[LeftOut, ...]
+    prefill: tuple[PrefillRow, ...]
     n_boundary_cells: int
     drift: Drift
     rules: dict[str, str]
     provenance: dict[str, str]
     warnings: tuple[str, ...] = ()
 
-    @property
-    def cells(self) -> tuple[CellComparison, ...]:
-        """The cells of the forecast, which are all."""
-        return self.forecast.cells
+    def group(self, name: str, *, quiet: bool = False) -> GroupSummary:
+        """The summary of a group by its name."""
+        return next(group for group in self.groups if (group.group, group.quiet) == (name, quiet))
 
     @property
-    def views(self) -> dict[str, View]:
-        """The predictions that were made, by name."""
-        return {"forecast": self.forecast} | ({} if self.at_state is None else {"at state": self.at_state})
-
-    @property
-    def sharpest(self) -> View:
-        """The prediction that tells most of the model and least of the machine's drift."""
-        return self.forecast if self.at_state is None else self.at_state
-
-    def cell_at_state(self, name: str) -> CellComparison | None:
-        """A cell under the prediction at the machine's state."""
-        cells = () if self.at_state is None else self.at_state.cells
-        return next((cell for cell in cells if cell.cell == name), None)
+    def verdicts(self) -> BoundaryRow | None:
+        """The verdicts of all cells that read beside attention, None without a pair."""
+        return next(iter(self.boundary), None)
 
     @property
     def counts_equal(self) -> bool:
@@ -229,17 +191,25 @@ class ValidationResult:
         return all(cell.bytes_equal for cell in self.cells)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values; the headline errors are the forecast's over all cells, `at_state` has the others."""
+        """Plain JSON values; verdict_agreement_frac: the balanced accuracy on clear pairs."""
+        every, verdicts = self.group("all"), self.verdicts
         document = {
             "schema_version": SCHEMA_VERSION,
             "n_cells": len(self.cells),
             "n_runs": sum(len(cell.runs) for cell in self.cells),
             "counts_equal": self.counts_equal,
             "bytes_equal": self.bytes_equal,
-            **self.forecast.summary_json(),
-            "at_state": None if self.at_state is None else self.at_state.summary_json(),
+            "median_abs_error_frac": every.median_abs_error_frac,
+            "p90_abs_error_frac": every.p90_abs_error_frac,
+            "verdict_agreement_frac": None if verdicts is None else verdicts.clear_verdicts.balanced_frac,
+            "interval_coverage_frac": every.interval_coverage_frac,
             "n_boundary_cells": self.n_boundary_cells,
+            "groups": [asdict(group) for group in self.groups],
+            "trends": [asdict(group) for group in self.trends],
+            "verdicts": [row.as_json() for row in self.boundary],
+            "without_own_shape": [asdict(row) for row in self.held_out],
             "left_out": [asdict(row) for row in self.left_out],
+            "prefill": [asdict(row) for row in self.prefill],
             "drift": {
                 "slope_frac": self.drift.slope_frac,
                 "slope_error_frac": self.drift.slope_error_frac,
@@ -249,13 +219,9 @@ class ValidationResult:
             "rules": self.rules,
             "provenance": self.provenance,
             "warnings": list(self.warnings),
-            "cells": [self._cell_json(cell) for cell in self.cells],
+            "cells": [cell_json(cell) for cell in self.cells],
         }
         return {key: _rounded(value) for key, value in document.items()}
-
-    def _cell_json(self, cell: CellComparison) -> dict[str, Any]:
-        at_state = self.cell_at_state(cell.cell)
-        return {**cell_json(cell), "at_state": None if at_state is None else short_json(at_state)}
 
 
 def _rounded(value: Any) -> Any:

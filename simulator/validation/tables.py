@@ -4,18 +4,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median
 
-import numpy as np
-
 from hardware_profiles.schema_base import Z_80
 from moeplan.quantity import format_seconds, format_signed_percent
 from simulator.result import Interval
 from simulator.validation.cell_result import CellComparison, Conditions, LayerComparison, Pair, RunComparison, Verdicts
-from simulator.validation.result import GroupSummary, PrefillRow
+from simulator.validation.result import PrefillRow
 
 COMPUTE_BOUND, BALANCED, STORAGE_BOUND = "compute-bound", "balanced", "storage-bound"
 CLASSES = (COMPUTE_BOUND, BALANCED, STORAGE_BOUND)
 BALANCED_FROM_FRAC, STORAGE_FROM_FRAC = 0.05, 0.40  # measured share of the decode time that waits for missing experts
-QUIET_NOISE_FRAC = 0.05  # a cell is quiet where its own runs spread by less than this
 BOUNDARY_RATIOS = (0.5, 2.0)  # measured median t_prefetch / t_attention of a cell near the boundary
 
 
@@ -58,6 +55,7 @@ def cell_comparison(cell: str, conditions: Conditions, runs: Sequence[RunCompari
         reason=reason(worst, ops[worst], runs) + _opposite(worst, runs),
         layers=_mean_layers(runs),
         verdicts=total_verdicts(run.verdicts for run in runs),
+        alike_verdicts=total_verdicts(run.alike_verdicts for run in runs),
         clear_verdicts=total_verdicts(run.clear_verdicts for run in runs),
         runs=tuple(runs),
     )
@@ -71,7 +69,7 @@ def log_median(values: Iterable[float]) -> float:
 
 
 def _median_interval(runs: Sequence[RunComparison], name: str, measured: float) -> Interval:
-    """Medians over runs of predicted / measured, times measured: predictions at the machine's state differ by run."""
+    """Medians over runs of predicted / measured, times measured: predictions differ by run, as routing does."""
     ends = ("value", "low", "high")
     ratios = (log_median(getattr(getattr(run, name), end) / run.measured_tokens_per_s for run in runs) for end in ends)
     return Interval(*(ratio * measured for ratio in ratios))
@@ -140,57 +138,20 @@ def signed(seconds: float) -> str:
     return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
-def summaries(cells: Sequence[CellComparison]) -> tuple[GroupSummary, ...]:
-    """All cells and each class of them, each once as they are and once the quiet ones alone."""
-    groups = {"all": list(cells)} | {name: [c for c in cells if c.cell_class == name] for name in CLASSES}
-    return tuple(
-        _summary(name, quiet, [c for c in group if not quiet or is_quiet(c)])
-        for name, group in groups.items()
-        for quiet in (False, True)
-    )
-
-
-def is_quiet(cell: CellComparison) -> bool:
-    """Whether a cell repeats well enough for its error to mean something."""
-    return cell.noise_frac is not None and cell.noise_frac < QUIET_NOISE_FRAC
-
-
-def _summary(name: str, quiet: bool, cells: list[CellComparison]) -> GroupSummary:
-    if not cells:
-        return GroupSummary(name, quiet, 0, *[None] * 12)
-    errors = np.array([cell.error_frac for cell in cells])
-    naive = np.abs([cell.naive_error_frac for cell in cells])
-    single = np.abs([error for cell in cells for error in cell.run_errors])
-    held_out = [abs(cell.held_out_error_frac) for cell in cells if cell.held_out_error_frac is not None]
-    noises = [cell.noise_frac for cell in cells if cell.noise_frac is not None]
-    return GroupSummary(
-        group=name,
-        quiet=quiet,
-        n_cells=len(cells),
-        median_abs_error_frac=float(np.median(np.abs(errors))),
-        p90_abs_error_frac=float(np.quantile(np.abs(errors), 0.9)),
-        mean_error_frac=float(errors.mean()),
-        interval_coverage_frac=fmean(cell.in_interval for cell in cells),
-        naive_median_abs_error_frac=float(np.median(naive)),
-        naive_p90_abs_error_frac=float(np.quantile(naive, 0.9)),
-        median_noise_frac=median(noises) if noises else None,
-        coverage_with_noise_frac=fmean(cell.in_interval_with_noise for cell in cells),
-        median_run_noise_frac=median(cell.run_noise_frac for cell in cells),
-        held_out_median_abs_error_frac=median(held_out) if held_out else None,
-        run_median_abs_error_frac=float(np.median(single)),
-        run_p90_abs_error_frac=float(np.quantile(single, 0.9)),
-    )
-
-
 def n_boundary_cells(cells: Sequence[CellComparison]) -> int:
     """Cells whose reads take about as long as attention, where a verdict is hard."""
     return sum(is_boundary(cell) for cell in cells)
 
 
+def reads_beside(cell: CellComparison) -> bool:
+    """Whether the cell reads while attention computes; on demand nothing is ever hidden."""
+    return cell.conditions.prefetch != "none"
+
+
 def is_boundary(cell: CellComparison) -> bool:
-    """Whether the cell's measured median t_prefetch / t_attention lies within BOUNDARY_RATIOS."""
+    """Whether the cell reads beside attention, with a measured median t_prefetch / t_attention in BOUNDARY_RATIOS."""
     low, high = BOUNDARY_RATIOS
-    return cell.read_ratio is not None and low <= cell.read_ratio <= high
+    return reads_beside(cell) and cell.read_ratio is not None and low <= cell.read_ratio <= high
 
 
 def prefill_rows(cells: Sequence[CellComparison]) -> tuple[PrefillRow, ...]:
