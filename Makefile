@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check lint types format wheel clean evaluate quality mismatch samples parity validate-llamacpp kills compare overlap validate bench
+.PHONY: run test check lint types format wheel clean evaluate quality mismatch samples parity validate-llamacpp kills compare overlap validate \
+  validate-long-context bench
 
 MODEL := reference_runtime/weights/tiny-smallthinker-q8_0.gguf
 CORPUS ?= output/corpus
@@ -88,6 +89,16 @@ validate: $(BIG) $(GRID)/profile.yaml
 	test -f $(GRID)/profile-after.yaml || \
 	  $(BIN)/moeplan hardware probe --read $(EXPERTS) --output $(GRID)/profile-after.yaml
 	$(BIN)/moeplan validate $(GRID)
+
+# A few cells at a context where some reads are clearly hidden and others clearly not, from the same probe.
+LONG := output/validation-long-context
+
+validate-long-context: $(BIG) $(GRID)/profile.yaml
+	mkdir -p $(LONG)
+	test -f $(LONG)/profile.yaml || cp $(GRID)/profile.yaml $(LONG)/profile.yaml
+	$(BIN)/python -m reference_runtime.validation_grid $(LONG) --model-4b $(BIG) \
+	  --grid reference_runtime/validation_grid/long_context.yaml
+	$(BIN)/moeplan validate $(LONG) --output-folder reports/validation/long-context
 
 # The probe reads the experts that the runs will read: some disks read what was just written faster than old files.
 EXPERTS := $(BIG).experts/experts.bundle

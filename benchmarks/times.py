@@ -20,11 +20,11 @@ from hardware_profiles.catalog import load_profile
 from hardware_profiles.rates import DeviceRates, rates
 from simulator.cache_passes.miss_counts import miss_counts
 from simulator.closed_form.totals import ComputeWorks, CountedTokens, MissSums
-from simulator.costs import miss_costs
 from simulator.engine_fast import FastEngine
 from simulator.engine_simpy import simulate_simpy
 from simulator.expert_layout import expert_layout
 from simulator.memory import n_routed_experts
+from simulator.miss_costs import miss_costs
 from simulator.model.catalog import load_model_spec
 from simulator.model.spec import with_top_k
 from simulator.prefetch import PRE_ATTENTION

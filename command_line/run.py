@@ -230,8 +230,9 @@ def _with_replay(task: "Task", runtime: "Runtime", name: str | None) -> "Task":
     from traces.catalog import load_trace
 
     trace, n_tokens = load_trace(name), len(task.prompt) + task.n_decode
-    # behind a long prompt that is not fed here the trace may begin again; the label then says so
-    router = ReplayRouter(trace, runtime.model.config, name, wrap=task.state is not None and n_tokens > trace.n_tokens)
+    # of a long prompt's state, made here or loaded, the trace may begin again; the label then says so
+    has_state = task.state is not None or task.save_state is not None
+    router = ReplayRouter(trace, runtime.model.config, name, wrap=has_state and n_tokens > trace.n_tokens)
     router.check_length(n_tokens)
     return replace(task, router=router, label=router.label)
 

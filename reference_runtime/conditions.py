@@ -33,7 +33,8 @@ def code_fingerprint() -> str:
     """
     folder = Path(__file__).parent
     digest = hashlib.sha256()
-    files = (folder / name for name in ("forward.py", "core_affinity.py", "routing_replay.py"))
+    names = ("forward.py", "runtime.py", "packing.py", "matrix.py", "core_affinity.py", "routing_replay.py")
+    files = (folder / name for name in names)
     for path in (*sorted((folder / "kernels").glob("*.py")), *sorted((folder / "streaming").glob("*.py")), *files):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]

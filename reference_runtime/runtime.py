@@ -24,7 +24,7 @@ from reference_runtime.loading.gguf_weights import fingerprint
 from reference_runtime.loading.model_file import ModelFile
 from reference_runtime.loading.tokenizer import Tokenizer, read_tokenizer
 from reference_runtime.loading.weight_loading import load_dense, open_model
-from reference_runtime.model import Kernels, Model
+from reference_runtime.model import DenseWeights, Kernels, Model
 from reference_runtime.op_clock import OpClock
 from reference_runtime.process_memory import reset_peak, rss_bytes
 from reference_runtime.runtime_options import (
@@ -160,7 +160,7 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
         store.close()
         raise
     binding = bound_threads(n_threads) if options.bind_threads else nullcontext(False)
-    n_blas = BLAS_THREADS if options.kernels == "fast" else n_threads
+    n_blas = BLAS_THREADS if _is_packed(dense, store) else n_threads
     with experts, threadpool_limits(n_blas, user_api="blas"), binding as is_bound:
         if plan.verdict == "resident":
             warnings = tuple(text for text in warnings if text != IN_THREE_PARTS)  # they were read once, before
@@ -179,6 +179,13 @@ def _identity(path: Path) -> Identity | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def _is_packed(dense: DenseWeights, store: ExpertStore) -> bool:
+    """Whether the fast kernels multiply every matrix, so that BLAS has next to nothing to do."""
+    layers = [matrix for layer in dense.layers for matrix in (layer.q, layer.k, layer.v, layer.o)]
+    packings = [matrix.packing for matrix in (dense.output, *layers)]
+    return "ggml" not in (*packings, *(place.packing for places in store.places for place in places))
 
 
 def _kernels(name: str, n_threads: int) -> Kernels:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from simulator import costs
+from simulator.miss_costs import miss_costs
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Scenario, first_cache
 from simulator.timeline import COMPUTE_OPS, Timeline
@@ -146,7 +147,7 @@ class _Device:
         self._engine, self._rates, scenario = engine, rates, engine.scenario
         self._alone_s = {layer: works.seconds(rates) for layer, works in engine.attention.items()}  # by kind of step
         most = int(engine.decisions.n_misses.max(initial=0))
-        self._beside = costs.miss_costs(rates, scenario.layout, most, scenario.prefetch_policy)
+        self._beside = miss_costs(rates, scenario.layout, most, scenario.prefetch_policy)
         sparsity = engine.own_sparsity if gate_sparsity is None else gate_sparsity
         self._expert_ffn_s = engine.expert_ffn_dense.mixed(engine.expert_ffn_sparse, sparsity).seconds(rates)
         self._per_step_s = {op: works.seconds(rates) for op, works in engine.per_step.items()}

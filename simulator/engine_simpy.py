@@ -8,8 +8,9 @@ import numpy as np
 import simpy
 
 from moeplan.progress import OnProgress, ignore_progress
-from simulator.costs import StepCosts, miss_costs
+from simulator.costs import StepCosts
 from simulator.machine import Burst, Machine, Process
+from simulator.miss_costs import miss_costs
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Scenario, Step, first_cache
 from simulator.timeline import COMPUTE_OPS, Timeline
@@ -124,7 +125,7 @@ class _Run:
         self.layers.append((attention_s, prefetch_s, wait_s, len(missing), len(row)))
         self._book_reads(step, layer, top_k_known, prefetch_s, len(row), len(missing))
         wake_s = self.wake_s[len(missing)] if wait_s > 0 else 0.0
-        loads = step.loads_of(self.moe_layers[layer])
+        loads = step.loads_of(self.moe_layers[layer]) if self.costs.rates.kernels is not None else ()
         yield machine.compute(self.costs.expert_ffn_s(len(row), step.n_tokens, loads) + wake_s)
         self._book(step, "expert_ffn", layer)
 

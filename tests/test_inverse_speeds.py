@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from inverse_questions import N_SAMPLES, PROFILES, questions, quick, simulated
 
 from simulator.closed_form.drawn_device import read_tables
-from simulator.costs import read_table
 from simulator.expert_layout import ExpertLayout
 from simulator.inverse.caps import cap_runs
 from simulator.inverse.proofs import more_slots_never_slower
 from simulator.inverse.speeds import Speeds
+from simulator.miss_costs import read_table
 from simulator.policies import OFFLINE_POLICIES, POLICIES
 from simulator.question import Question, drawn_devices
 from simulator.simulate import simulate

@@ -13,6 +13,7 @@ from simulator.engine_fast import FastEngine, simulate_fast
 from simulator.engine_simpy import simulate_simpy
 from simulator.expert_layout import ExpertLayout
 from simulator.kernel_calls import even_loads
+from simulator.miss_costs import MissCosts, costs_of_waits_rise, miss_costs
 from simulator.model.size import expert_bytes
 from simulator.prefetch import NONE, PRE_ATTENTION
 from simulator.scenario import Scenario, steps_of
@@ -186,11 +187,11 @@ def test_taking_a_row_from_the_cache_costs_what_was_measured_and_nothing_where_i
 def test_a_delay_of_the_reads_is_lost_within_what_a_limiter_adds() -> None:
     """Where the limiter gives a read more time than the device needs and the delay together, nothing is left of it."""
     rates = replace(device_rates(), kernels=times_of(*FULL))
-    free, limited = (costs.miss_costs(r, PAGES, 2, PRE_ATTENTION).delay_s for r in (rates, rates.limited(1e6, 8192)))
+    free, limited = (miss_costs(r, PAGES, 2, PRE_ATTENTION).delay_s for r in (rates, rates.limited(1e6, 8192)))
     assert free[1] > 0
     assert limited.tolist() == [0, 0, 0]
     own_s = rates.storage.burst_s(1, 8192)
-    barely = costs.miss_costs(rates.limited(8192 / (own_s + free[1] / 2), 8192), PAGES, 1, PRE_ATTENTION).delay_s
+    barely = miss_costs(rates.limited(8192 / (own_s + free[1] / 2), 8192), PAGES, 1, PRE_ATTENTION).delay_s
     assert barely[1] == pytest.approx(free[1] / 2, rel=1e-6)
 
 
@@ -212,7 +213,7 @@ def test_what_reads_cost_holds_beyond_the_measured_sizes_and_misses() -> None:
     rates = replace(device_rates(), kernels=times)
     read_s = np.linspace(0, 1, 33)
     of_large, of_huge = (
-        costs.miss_costs(rates, ExpertLayout("bundle", 1, size), 32, PRE_ATTENTION, read_s) for size in (large, huge)
+        miss_costs(rates, ExpertLayout("bundle", 1, size), 32, PRE_ATTENTION, read_s) for size in (large, huge)
     )
     for name in ("issue_s", "delay_s", "wake_s"):
         assert getattr(of_huge, name).tolist() == pytest.approx(getattr(of_large, name).tolist()), name
@@ -239,8 +240,8 @@ def test_what_a_wait_costs_follows_the_time_of_its_reads() -> None:
     others = [one for one in FULL if not one["op"].startswith("wake") and one["op"] != "delay"]
     rates = replace(device_rates(), kernels=times_of(*others, *waits))
 
-    def of_one(policy: str, reads_us: float) -> costs.MissCosts:
-        return costs.miss_costs(rates, PAGES, 1, policy, np.array([0.0, reads_us * 1e-6]))
+    def of_one(policy: str, reads_us: float) -> MissCosts:
+        return miss_costs(rates, PAGES, 1, policy, np.array([0.0, reads_us * 1e-6]))
 
     for reads_us, factor in ((20, 1), (100, 1), (300, 3), (500, 5), (9000, 5)):
         assert of_one(PRE_ATTENTION, reads_us).wake_s.tolist() == pytest.approx([0, 40e-6 * factor])
@@ -290,7 +291,7 @@ def test_longer_waits_that_cost_less_are_noticed() -> None:
             row(op, 8192, f"{us} us", count=count)
             for op, both in both_of.items() for us, count in zip(both, (100, 200), strict=True)
         ))  # fmt: skip
-        return costs.costs_of_waits_rise(replace(device_rates(), kernels=table), PAGES, PRE_ATTENTION)
+        return costs_of_waits_rise(replace(device_rates(), kernels=table), PAGES, PRE_ATTENTION)
 
     assert rises(wake=(5, 9), wake_attention=(1, 90))
     assert not rises(wake=(9, 5))

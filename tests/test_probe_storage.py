@@ -159,7 +159,7 @@ def test_another_process_can_open_the_file(tmp_path: Path) -> None:
 
 
 def test_shared_speeds_are_fractions(tmp_path: Path) -> None:
-    """Of the speed alone, so above zero and about 1 at most; all reads have come back at the end."""
+    """Of the speed alone, so above zero; a single short sample may go beyond 1; all reads have come back at the end."""
     samples = Samples()
     with probe_file(tmp_path, FILE_BYTES, ignore) as file:
         reads = Reads(file)

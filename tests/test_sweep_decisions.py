@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles.rates import DeviceRates
-from simulator import costs
 from simulator.cache_passes import miss_counts as passes
 from simulator.cache_passes.rows import rows_of_trace
 from simulator.closed_form.decisions import counted_misses, miss_histograms
@@ -15,6 +14,7 @@ from simulator.closed_form.replay import LeanReplay
 from simulator.closed_form.totals import ComputeWorks, CountedTokens, MissSums, StackedTimes, Variants, cost_table
 from simulator.engine_fast import FastEngine
 from simulator.expert_layout import ExpertLayout
+from simulator.miss_costs import miss_costs
 from simulator.scenario import Scenario, steps_of
 
 MODEL = tiny_model(n_layers=4, n_experts=8, top_k=2)
@@ -94,13 +94,13 @@ def test_many_totals_are_the_engine_s(prefetch: str) -> None:
                 assert found.wait_s[at] == pytest.approx(timeline.op_s["wait"][is_counted].sum(), abs=1e-9)
                 hidden = timeline.attention_s[is_counted] >= timeline.prefetch_s[is_counted]
                 assert found.n_hidden[at] == (hidden & (timeline.n_misses[is_counted] > 0)).sum()
-                alone = sums.totals(costs.miss_costs(one, layout, TOP_K, prefetch), one, prefetch)
+                alone = sums.totals(miss_costs(one, layout, TOP_K, prefetch), one, prefetch)
                 assert (alone.step_s, alone.n_hidden) == (found.step_s[at], found.n_hidden[at])
     assert found.wait_s.max() > 0
 
 
 def _table(rates: DeviceRates, layout: ExpertLayout, prefetch: str) -> np.ndarray:
-    return cost_table(costs.miss_costs(rates, layout, TOP_K, prefetch))
+    return cost_table(miss_costs(rates, layout, TOP_K, prefetch))
 
 
 def test_steps_as_columns_are_a_sequence_of_steps() -> None:

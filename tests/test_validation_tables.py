@@ -65,7 +65,7 @@ def test_the_json_is_the_contracts(result: ValidationResult) -> None:
     errors = sorted(abs(cell["error"]) for cell in answer["cells"])
     assert answer["median_abs_error_frac"] == pytest.approx(errors[1], abs=1e-4)
     assert errors[1] < 1e-9 < 0.05 < errors[2]
-    assert answer["verdict_agreement_frac"] == answer["verdicts"][0]["clear_verdicts"]["balanced_frac"]
+    assert answer["clear_balanced_frac"] == answer["verdicts"][0]["clear_verdicts"]["balanced_frac"]
     inside = {cell["cell"]: cell["in_interval"] for cell in answer["cells"]}
     assert inside["exact"]
     assert inside["limited"]

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from moeplan.errors import InputError
 
-# How long an idle thread of GNU OpenMP spins before it sleeps.  By default some milliseconds, in which the threads of
-# BLAS wait for the core: a prompt of 40 tokens took 6.3 s on two threads, 2.4 s with 2,000 and 1.3 s with none.  Decode
-# of the 4B's shape is as fast with 2,000 as by default (27 tokens/s) and slower with less (20 without); the tiny model,
-# streaming on two threads, loses a quarter (19 to 21 against 25 to 28 tokens/s).  Read when the library loads.
+# How long an idle thread of GNU OpenMP spins before it sleeps.  By default some milliseconds, in which readers wait for
+# the core: the tiny model, streaming on two cores with a thread on each, decodes 20 to 21 tokens/s with 2,000 and 17 to 18
+# by default; the 4B's shape, all in RAM, 26 to 27 against 28 to 29.  Read when the library loads.
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 CACHE_DIR = "NUMBA_CACHE_DIR"

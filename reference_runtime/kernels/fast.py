@@ -23,10 +23,13 @@ from reference_runtime.kernels.fast_tiles import multiply_tokens, multiply_token
 from reference_runtime.matrix import BLOCK, Matrix
 from reference_runtime.model import Expert, Wave
 
-BLAS_THREADS = 1  # has little left to do, and more threads of its own would spin for 20 ms beside those that compute
-MOST_ONE_BY_ONE = 8  # tokens that are multiplied one by one: up to here that beats unpacking
-MOST_OF_EXPERT = {"relu": 10, "silu": 8}  # the same of an expert's tokens: one alone skips what its gates shut
-_SMALL_BYTES, MOST_OF_SMALL = 2**16, 2  # and where an expert's gate is so small that the calls take longest
+# BLAS has next to nothing to do where all is packed, and its threads spin after a product: on two threads attention of
+# 33 tokens took 32 ms beside them and 0.4 ms without (AMD EPYC, Zen 4).
+BLAS_THREADS = 1
+# Tokens that are multiplied one by one.  Unpacking for a tile takes as long as 8 of them do (0.95 ms of a 1536 x 1536
+# matrix in Q4_0, a core of that processor), and as 2 where an expert is so small that the calls take longest.
+MOST_ONE_BY_ONE = 8
+_SMALL_BYTES, MOST_OF_SMALL = 2**16, 2  # bytes of an expert's gate
 MOST_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 _in_use = threading.local()  # numba counts threads per calling thread
 
@@ -63,6 +66,8 @@ class FastKernels:
     ) -> np.ndarray:
         """See reference_runtime.kernels.plain.attend."""
         n, n_heads, dim = q.shape
+        if keys.shape != values.shape or keys.shape[2] != dim or n_heads % len(keys):  # as in matmul
+            raise ValueError(f"queries {q.shape} on keys {keys.shape} and values {values.shape}")
         are_last = positions[0] + n == keys.shape[1] and positions[-1] - positions[0] == n - 1
         if dim % 32 or not (are_last and _is_plain(keys[0]) and _is_plain(values[0])):
             return plain.attend(q, keys, values, positions, window)
@@ -98,7 +103,7 @@ class FastKernels:
         for expert_id, expert in wave:
             tokens, slots = np.nonzero(expert_ids == expert_id)  # (m,) each, a token once at most
             weights = expert_weights[tokens, slots]
-            if _is_packed(expert) and len(tokens) <= most_one_by_one(expert, activation):
+            if _is_packed(expert) and len(tokens) <= _most_one_by_one(expert):
                 for i, token in enumerate(tokens.tolist()):
                     n_zero += self._add_wave(mixed, z, token, [expert], weights[i : i + 1], activation)
             else:
@@ -122,14 +127,14 @@ class FastKernels:
                 ids, weights = np.zeros((n, 1), np.int64), np.ones((n, 1), np.float32)
                 self.add_experts(x[:n].copy(), x[:n], [(0, Expert(rows, rows, columns))], ids, weights, "relu")
         cache = np.zeros((1, 2, BLOCK), np.float32)
-        for n_keys in (1, 2):  # a slice of a cache is laid out as no array of its own, and as one where it is whole
-            keys = cache[:, :n_keys]
-            for n in (1, n_keys):
-                self.attend(x[:n, None], keys, keys, np.arange(n_keys - n, n_keys), None)
+        for n in (1, 2):
+            self.attend(x[:n, None], cache, cache, np.arange(2 - n, 2), None)
 
     def _add_wave(
         self, mixed: np.ndarray, z: np.ndarray, token: int, experts: list[Expert], weights: np.ndarray, activation: str
     ) -> int:
+        if any(expert.gate.shape != experts[0].gate.shape or expert.gate.shape[1] != z.shape[1] for expert in experts):
+            raise ValueError(f"experts of {[expert.gate.shape for expert in experts]} on tokens of {z.shape[1]}")
         rows = [[*(_address(matrix.data) for matrix in expert), *map(_kind, expert)] for expert in experts]
         table, n_ffn = np.array(rows, np.int64), experts[0].gate.shape[0]
         out = np.zeros(mixed.shape[1], np.float32)
@@ -140,9 +145,8 @@ class FastKernels:
         return int(n_zero)
 
 
-def most_one_by_one(expert: Expert, activation: str) -> int:
-    """Tokens of a chunk up to which an expert takes them one by one."""
-    return MOST_OF_SMALL if expert.gate.data.nbytes < _SMALL_BYTES else MOST_OF_EXPERT[activation]
+def _most_one_by_one(expert: Expert) -> int:
+    return MOST_OF_SMALL if expert.gate.data.nbytes < _SMALL_BYTES else MOST_ONE_BY_ONE
 
 
 def _use(n_threads: int) -> None:

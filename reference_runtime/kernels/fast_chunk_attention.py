@@ -9,14 +9,7 @@ values as weights and the scores' exponentials as activations.  Keys that no tok
 import numba
 import numpy as np
 
-from reference_runtime.kernels.fast_tiles import (
-    PANEL_STEP,
-    ROWS,
-    SPAN,
-    TOKENS,
-    add_one_panel,
-    add_two_panels,
-)
+from reference_runtime.kernels.fast_tiles import PANEL_STEP, ROWS, SPAN, TOKENS, add_one_panel, add_two_panels
 from reference_runtime.kernels.fast_vectors import add, exponential, larger, load, multiply, spread, store
 
 _HIDDEN = np.float32(-1e30)  # a score whose exponential is as good as nothing
@@ -66,11 +59,14 @@ def _weigh(scores, n, sums):
         for key in range(n):
             peak = larger(load(start + key * PANEL_STEP), peak)
         minus = multiply(peak, spread(np.float32(-1)))
-        for key in range(n):
-            at = start + key * PANEL_STEP
-            weight = exponential(add(load(at), minus))
-            whole = add(whole, weight)
-            store(at, weight)
+        for span in range(0, n, SPAN):
+            part = spread(np.float32(0))
+            for key in range(span, min(span + SPAN, n)):
+                at = start + key * PANEL_STEP
+                weight = exponential(add(load(at), minus))
+                part = add(part, weight)
+                store(at, weight)
+            whole = add(whole, part)
         store(sums[panel].ctypes.data, whole)
 
 

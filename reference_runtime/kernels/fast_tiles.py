@@ -12,7 +12,7 @@ results do not depend on the threads.
 import numba
 import numpy as np
 
-from reference_runtime.kernels.fast_panels import unpack_columns, unpack_rows
+from reference_runtime.kernels.fast_unpacking import floats_of_columns, floats_of_rows
 from reference_runtime.kernels.fast_vectors import add, load, load_spread, multiply_add, spread, store
 
 TOKENS = 16  # of a panel
@@ -30,9 +30,10 @@ def panels(x: np.ndarray) -> np.ndarray:
 def panels_of_heads(x: np.ndarray) -> np.ndarray:
     """The same of each head: float32 (n, heads, k) -> (heads, n_panels, k, TOKENS)."""
     n, heads, k = x.shape
-    filled = np.zeros((-(-n // TOKENS) * TOKENS, heads, k), np.float32)
+    n_panels = -(-n // TOKENS)
+    filled = np.zeros((n_panels * TOKENS, heads, k), np.float32)
     filled[:n] = x
-    return np.ascontiguousarray(filled.reshape(-1, TOKENS, heads, k).transpose(2, 0, 3, 1))
+    return np.ascontiguousarray(filled.reshape(n_panels, TOKENS, heads, k).transpose(2, 0, 3, 1))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -116,7 +117,7 @@ def multiply_tokens(n_threads, kind, data, n_rows, n_columns, x, out):
     for part in numba.prange(n_threads):
         rows, tile = np.zeros((ROWS, n_columns), np.float32), np.empty((2, ROWS, TOKENS), np.float32)
         for row in range(part * share, min((part + 1) * share, n_rows), ROWS):
-            unpack_rows(kind, data, n_rows, n_columns // 32, row, min(row + ROWS, n_rows), rows.ctypes.data)
+            floats_of_rows(kind, data, n_rows, n_columns // 32, row, min(row + ROWS, n_rows), rows.ctypes.data)
             tiles(rows.ctypes.data, n_columns * 4, 4, n_columns, x, row, out, tile)
 
 
@@ -127,6 +128,6 @@ def multiply_tokens_by_columns(n_threads, kind, data, n_rows, n_columns, x, out)
     for part in numba.prange(n_threads):
         side, tile = np.empty((n_columns, _COLUMN_ROWS), np.float32), np.empty((2, ROWS, TOKENS), np.float32)
         for first in range(part * share, min((part + 1) * share, n_rows), _COLUMN_ROWS):
-            unpack_columns(kind, data, n_rows, n_columns, first, side.ctypes.data)
+            floats_of_columns(kind, data, n_rows, n_columns, first, side.ctypes.data)
             for row in range(0, _COLUMN_ROWS, ROWS):
                 tiles(side.ctypes.data + row * 4, 4, _COLUMN_ROWS * 4, n_columns, x, first + row, out, tile)

@@ -3,7 +3,8 @@ Vectors of sixteen lanes for numba: LLVM turns them into the widest instructions
 
 Numba's loops vectorise only where LLVM sees a plain reduction; a block of Q4_0 is none, so the kernels spell their
 vectors out.  Nothing here names an instruction set.  An address is an integer, of memory that the caller keeps alive,
-and needs no alignment.  Numba caches a kernel by the date of its own file: after a change here, touch the callers.
+and needs no alignment.  Numba caches a kernel by the date of its own file: after a change here, touch the callers and
+theirs.
 """
 
 import inspect

@@ -45,8 +45,8 @@ class Part:
 class Bench:
     """The parts by name, and what they need, open; memory: what they work on."""
 
-    def __init__(self, parts: dict[str, Part], memory: list[np.ndarray], n_threads: int) -> None:
-        self._parts, self._memory, self._n_threads = parts, memory, n_threads
+    def __init__(self, parts: dict[str, Part], memory: list[np.ndarray]) -> None:
+        self._parts, self._memory = parts, memory
 
     def names(self, n_round: int) -> list[str]:
         """The parts of a round, which begins: its memory is used, so that no page has been left alone for long."""
@@ -82,7 +82,7 @@ def open_bench(plan: Plan, n_threads: int, path: Path) -> Iterator[Bench]:
         if n_threads == plan.threads[-1]:
             parts["copy"] = Part(lambda _, samples: samples.add("copy", copied_bytes_per_s(weights.arena, n_threads)))
         slots = [*(model.experts.arena for model in models), *(model.experts.arena for model in reading)]
-        yield Bench(parts, [*weights.arrays, *slots], n_threads)
+        yield Bench(parts, [*weights.arrays, *slots])
 
 
 def _compute_parts(

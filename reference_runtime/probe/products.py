@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from gguf import GGMLQuantizationType
 
-from reference_runtime.kernels.fast import MOST_OF_EXPERT, MOST_OF_SMALL, MOST_ONE_BY_ONE, FastKernels
+from reference_runtime.kernels.fast import MOST_OF_SMALL, MOST_ONE_BY_ONE, FastKernels
 from reference_runtime.kernels.fast_tiles import TOKENS
 from reference_runtime.matrix import Matrix, matrix_bytes
 from reference_runtime.model import Expert, Wave
@@ -33,9 +33,8 @@ from simulator.model.spec import ModelSpec
 F32 = GGMLQuantizationType.F32
 FEW_TOKENS = (2, MOST_ONE_BY_ONE)
 ROW_EXPERTS = (1, 4)
-MOST_OF_RELU = MOST_OF_EXPERT["relu"]
 # Tokens of an expert of a chunk: up to where they are multiplied one by one, then whole tiles and the first of another.
-LOADS = (1, MOST_OF_SMALL, MOST_OF_SMALL + 1, MOST_OF_RELU, MOST_OF_RELU + 1, TOKENS, TOKENS + 1, 32, 33, 64, 128)
+LOADS = (1, MOST_OF_SMALL, MOST_OF_SMALL + 1, MOST_ONE_BY_ONE, MOST_ONE_BY_ONE + 1, TOKENS, TOKENS + 1, 32, 33, 64, 128)
 MOST_GEMM_FLOP = 3e9  # a longer product of a chunk tells no more than a shorter one
 CHUNK_CONTEXTS = (0, 1024)  # keys before the chunk
 
@@ -115,7 +114,7 @@ def _chunk_expert_cases(
     """An expert of a chunk; shut gates save time only where its tokens are multiplied one by one."""
     for n in LOADS:
         inputs = ((0.0, OPEN_COLUMN), (ZERO_FRAC, SPARSE_COLUMN))
-        for zero_frac, column in inputs if n <= MOST_OF_RELU else inputs[:1]:
+        for zero_frac, column in inputs if n <= MOST_ONE_BY_ONE else inputs[:1]:
             z = np.zeros((n, spec.hidden_size), np.float32)
             z[:, column] = 1
             key = RowKey("experts_chunk", name, pool.expert_bytes, n, zero_frac, plan.arena_bytes, kernels.n_threads)

@@ -4,12 +4,14 @@ From samples to the rows of the kernel table: products, and what is left of an o
 What reads cost is in miss_rows.py.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scipy.stats import binom
+
 from hardware_profiles.kernel_table import KERNEL_OPS, Call, KernelTable, KernelTimes
+from reference_runtime.kernels.fast import MOST_ONE_BY_ONE
 from reference_runtime.probe.in_situ import (
     COUNTED_TOKENS,
     PROMPT_TOKENS,
@@ -21,7 +23,7 @@ from reference_runtime.probe.in_situ import (
 )
 from reference_runtime.probe.memory import ZERO_FRAC
 from reference_runtime.probe.plan import Plan
-from reference_runtime.probe.products import MOST_OF_RELU, RowKey
+from reference_runtime.probe.products import RowKey
 from reference_runtime.probe.sampling import Samples, drift_frac, log_spread, root_mean_square_80, uncertainty
 from simulator import kernel_calls
 from simulator.model.spec import ModelSpec
@@ -95,7 +97,7 @@ def _attend_in_place(plan: Plan, samples: Samples, alone: Times) -> dict[RowKey,
 
 def _with_shut_gates(alone: Times) -> dict[RowKey, float]:
     """Experts of a chunk whose tokens are multiplied together: shut gates save nothing there."""
-    chunks = [key for key in alone if key.op == "experts_chunk" and key.count > MOST_OF_RELU]
+    chunks = [key for key in alone if key.op == "experts_chunk" and key.count > MOST_ONE_BY_ONE]
     return {replace(key, zero_frac=ZERO_FRAC): alone[key] for key in chunks}
 
 
@@ -196,10 +198,8 @@ def _experts_of_chunk_s(
     zero_frac, n_experts = samples.mean(ShutKey(spec.name, n_threads)), layers_and_experts(spec, plan.arena_bytes)[1]
     chosen = spec.experts.top_k / n_experts
     calls = {load: kernel_calls.expert_ffn_calls(spec, 1, n, zero_frac, (load,))[0] for load in range(1, n + 1)}
-    return sum(
-        n_experts * math.comb(n, load) * chosen**load * (1 - chosen) ** (n - load) * kernels.seconds(call)
-        for load, call in calls.items()
-    )
+    chances = n_experts * binom.pmf(list(calls), n, chosen)
+    return float(sum(chance * kernels.seconds(call) for chance, call in zip(chances, calls.values(), strict=True)))
 
 
 def _row_s(spec: ModelSpec, n_threads: int, samples: Samples, kernels: KernelTimes) -> float:

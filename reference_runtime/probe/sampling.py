@@ -1,6 +1,6 @@
 """
 Samples in rounds: every case once a round, the rounds spread over the whole probe, so that a disturbed second spoils
-one sample of a case and not its median.
+one sample of a case and no more.
 
 The spread of a case is half the width of the 80 % of a log-normal that has the samples' standard deviation: of a few
 rounds their own quantiles would give two thirds of it.

@@ -1,7 +1,7 @@
 """
 A process that measures: one for each number of threads, as a run has one of its own.
 
-In one process the pools of two numbers of threads, BLAS and readers disturb each other.  A worker makes its object
+In one process the pools of two numbers of threads and readers disturb each other.  A worker makes its object
 once, answers calls of its methods until the pipe is closed, and ends when the process that started it ends, however
 that was.  It sleeps while it is not asked.
 """

@@ -8,7 +8,7 @@ import numpy as np
 
 from hardware_profiles.rates import DeviceRates
 from simulator.closed_form.totals import ComputeWorks, CountedTokens, MissSums
-from simulator.costs import miss_costs
+from simulator.miss_costs import miss_costs
 from simulator.scenario import Scenario
 
 

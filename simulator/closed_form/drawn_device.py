@@ -14,8 +14,8 @@ import numpy as np
 from hardware_profiles.rates import DeviceRates
 from hardware_profiles.storage import StorageModel
 from simulator.closed_form.totals import cost_table
-from simulator.costs import costs_of_waits_rise, miss_costs, read_table
 from simulator.expert_layout import ExpertLayout
+from simulator.miss_costs import costs_of_waits_rise, miss_costs, read_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class DrawnDevice:
 
 def read_tables(storages: Sequence[StorageModel], layout: ExpertLayout, most: int, factor: float = 1.0) -> np.ndarray:
     """
-    float64 (len(storages), most + 1): costs.read_table for draws of one storage, each byte `factor` times as fast.
+    float64 (len(storages), most + 1): miss_costs.read_table for draws of one storage, each byte `factor` times as fast.
 
     Lanes become free in the order in which they were taken, since the bus serves one request after the other: a queue
     of lanes is enough where StorageModel keeps a heap.

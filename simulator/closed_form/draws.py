@@ -49,34 +49,32 @@ class Draws:
         """with_bounds: behind the draws stands the device with each of BOUNDS doubled, see what_bounds."""
         self.n_samples, self._seed, self._bounds = n_samples, seed, BOUNDS if with_bounds else ()
         self._kept: dict[str, Bounded[Any]] = {}
-        self._held: dict[int, object] = {}  # what is told apart by its id, so that nothing else has that
         self._lock = threading.RLock()
 
-    def _once(self, what: str, key: Key, make: Callable[[], Made], n_bytes: Callable[[Made], int]) -> Made:
+    def _once(
+        self, what: str, of: Sequence[object], key: Key, make: Callable[[], Made], n_bytes: Callable[[Made], int]
+    ) -> Made:
+        """of: what is told apart by its id; kept beside what was made, so that nothing else has that id meanwhile."""
         with self._lock:
             kept = self._kept.get(what)
             if kept is None:
-                kept = self._kept[what] = Bounded(MAX_TIMES_BYTES if what == "times" else MAX_BYTES, n_bytes)
-            found: Made | None = kept.get(key)
+                most = MAX_TIMES_BYTES if what == "times" else MAX_BYTES
+                kept = self._kept[what] = Bounded(most, lambda value: n_bytes(value[1]))
+            full_key = (*map(id, of), *key)
+            found: tuple[Sequence[object], Made] | None = kept.get(full_key)
             if found is None:
-                found = make()
-                kept.put(key, found)
-            return found
-
-    def _id(self, thing: object) -> int:
-        return id(self._held.setdefault(id(thing), thing))
-
-    def _key(self, question: Question, names: Sequence[str]) -> Key:
-        return (self._id(question.profile), *(getattr(question, name) for name in names))
+                found = of, make()
+                kept.put(full_key, found)
+            return found[1]
 
     def tokens(self, scenario: Scenario) -> CountedTokens:
         """The counted tokens of a scenario, the same object for the same steps."""
-        key = (self._id(scenario.steps), scenario.n_warm_up_tokens, scenario.lm_head_predictor)
+        key = (scenario.n_warm_up_tokens, scenario.lm_head_predictor)
 
         def make() -> CountedTokens:
             return CountedTokens(scenario.model, scenario.steps, scenario.is_counted, scenario.lm_head_predictor)
 
-        return self._once("tokens", key, make, lambda found: found.context_index.nbytes)
+        return self._once("tokens", (scenario.steps,), key, make, lambda found: found.context_index.nbytes)
 
     def drawn(self, question: Question) -> Sequence[tuple[DeviceRates, float | None]]:
         """The central rates and every draw, before any what-if, each with its gate sparsity."""
@@ -84,21 +82,23 @@ class Draws:
         def make() -> list[tuple[DeviceRates, float | None]]:
             return drawn_devices(question, self.n_samples, self._seed)
 
-        return self._once("draws", self._key(question, DRAW_FIELDS), make, lambda found: RATES_BYTES * len(found))
+        return self._once(
+            "draws", (question.profile,), _fields(question, DRAW_FIELDS), make, lambda found: RATES_BYTES * len(found)
+        )
 
     def central(self, question: Question) -> DeviceRates:
         """The central rates with the what-ifs."""
-        key = (*self._key(question, READ_FIELDS), question.storage_read_bytes_per_s)
+        key = (*_fields(question, READ_FIELDS), question.storage_read_bytes_per_s)
 
         def make() -> DeviceRates:
             return with_what_ifs(question, self.drawn(question)[0][0])
 
-        return self._once("central", key, make, lambda _: RATES_BYTES)
+        return self._once("central", (question.profile,), key, make, lambda _: RATES_BYTES)
 
     def device(self, question: Question) -> tuple[DrawnDevice, float]:
         """The central device, every draw and each bound, and how many times as fast their storage is asked for."""
         asked, factor = _without_rate(question)
-        key = (*self._key(asked, READ_FIELDS), asked.storage_read_bytes_per_s, asked.prefetch)
+        key = (*_fields(asked, READ_FIELDS), asked.storage_read_bytes_per_s, asked.prefetch)
 
         def make() -> DrawnDevice:
             model = asked.model
@@ -106,7 +106,7 @@ class Draws:
             return DrawnDevice(self._rates(asked), expert_layout(model, asked.layout), top_k, asked.prefetch)
 
         n_bytes = RATES_BYTES * (1 + self.n_samples)
-        return self._once("devices", key, make, lambda _: n_bytes), factor
+        return self._once("devices", (asked.profile,), key, make, lambda _: n_bytes), factor
 
     def _rates(self, question: Question) -> list[DeviceRates]:
         """With the what-ifs: the central rates, every draw, and the device with each bound doubled."""
@@ -116,22 +116,21 @@ class Draws:
 
     def reads(self, question: Question) -> DrawnReads:
         """What misses cost on each device of `device`."""
-        key = (*self._key(question, READ_FIELDS), question.storage_read_bytes_per_s, question.prefetch)
+        key = (*_fields(question, READ_FIELDS), question.storage_read_bytes_per_s, question.prefetch)
 
         def make() -> DrawnReads:
             device, factor = self.device(question)
             return device.reads(factor)
 
-        return self._once("reads", key, make, lambda found: found.n_bytes)
+        return self._once("reads", (question.profile,), key, make, lambda found: found.n_bytes)
 
     def works(self, tokens: CountedTokens, question: Question) -> ComputeWorks:
         """The works of counted tokens on the question's device."""
-        key = (self._id(tokens), *self._key(question, ("n_threads",)))
 
         def make() -> ComputeWorks:
             return ComputeWorks(tokens, device_rates(question))
 
-        return self._once("works", key, make, lambda found: found.n_bytes)
+        return self._once("works", (tokens, question.profile), (question.n_threads,), make, lambda found: found.n_bytes)
 
     def times(self, tokens: CountedTokens, question: Question) -> StackedTimes:
         """Compute times of the counted tokens: of the central rates, every draw, and COMPUTE_BOUNDS where asked for."""
@@ -142,8 +141,8 @@ class Draws:
             rates = self._rates(question)[: len(sparsities)]
             return StackedTimes.of([works.times(*each) for each in zip(rates, sparsities, strict=True)])
 
-        key = (self._id(tokens), *self._key(question, COMPUTE_FIELDS))
-        return self._once("times", key, make, lambda found: found.n_bytes)
+        of = tokens, question.profile
+        return self._once("times", of, _fields(question, COMPUTE_FIELDS), make, lambda found: found.n_bytes)
 
     @property
     def _own_times(self) -> tuple[Bound, ...]:
@@ -166,6 +165,10 @@ class Draws:
             np.array([question.prefetch == PRE_ATTENTION for question in questions]),
         )
         return variants.totals(histograms)
+
+
+def _fields(question: Question, names: Sequence[str]) -> Key:
+    return tuple(getattr(question, name) for name in names)
 
 
 def _without_rate(question: Question) -> tuple[Question, float]:

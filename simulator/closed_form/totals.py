@@ -21,6 +21,7 @@ import numpy as np
 from hardware_profiles.rates import DeviceRates
 from simulator import costs
 from simulator.closed_form.miss_kernels import STEP, WAIT, add_all_waits, add_waits, count_misses, n_sums, sum_before
+from simulator.miss_costs import MissCosts
 from simulator.model.spec import ModelSpec
 from simulator.prefetch import PRE_ATTENTION
 from simulator.scenario import Step
@@ -187,7 +188,7 @@ class MissSums:
         """Bytes of the arrays, those of the compute times left out."""
         return sum(counts.nbytes + n_below.nbytes + below_s.nbytes for counts, _, _, n_below, below_s in self._kinds)
 
-    def totals(self, beside: costs.MissCosts, rates: DeviceRates, prefetch_policy: str) -> Totals:
+    def totals(self, beside: MissCosts, rates: DeviceRates, prefetch_policy: str) -> Totals:
         """beside: of at least as many misses as a row ever had."""
         v, w = rates.contended_compute_frac, rates.contended_read_frac
         seconds, table = np.zeros(2), cost_table(beside)
@@ -196,7 +197,7 @@ class MissSums:
         return Totals(self._total_s + float(seconds[STEP]) + wait_s, wait_s, int(n_hidden), self._n_missed)
 
 
-def cost_table(beside: costs.MissCosts) -> np.ndarray:
+def cost_table(beside: MissCosts) -> np.ndarray:
     """float64 (4, n): what 0, 1, ..., n - 1 misses cost, in the order of miss_kernels.ISSUE."""
     return np.stack([beside.issue_s, beside.delay_s, beside.wake_s, beside.read_s])
 

@@ -14,7 +14,6 @@ import numpy as np
 from moeplan.errors import InputError
 from moeplan.progress import OnProgress, ignore_progress
 from simulator.cache_passes.rows import MAX_KEYS
-from simulator.costs import read_table
 from simulator.engine_fast import FastEngine, decide
 from simulator.interval import N_SAMPLES
 from simulator.inverse.proofs import faster_storage_never_slower
@@ -23,6 +22,7 @@ from simulator.inverse.search import first_reaching
 from simulator.inverse.shapes import MAX_DEVIATION_FRAC, Wish, active_params, shapes
 from simulator.inverse.speeds import Speeds
 from simulator.inverse.storage_grid import rate_grid
+from simulator.miss_costs import read_table
 from simulator.model import size as model_size
 from simulator.model.spec import ModelSpec
 from simulator.plan_result import Design, DesignResult

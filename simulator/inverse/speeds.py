@@ -16,8 +16,8 @@ from simulator.closed_form.drawn_device import DrawnDevice, DrawnReads
 from simulator.closed_form.draws import COMPUTE_FIELDS, Draws
 from simulator.closed_form.replay import lean_replay
 from simulator.closed_form.totals import ComputeTimes, CountedTokens, MissSums, Totals
-from simulator.costs import miss_costs
 from simulator.interval import N_SAMPLES, interval_of
+from simulator.miss_costs import miss_costs
 from simulator.question import Prepared, Question, prepare, question_rates
 from simulator.result import Interval
 from simulator.scenario import Scenario

@@ -28,7 +28,10 @@ Told = list[tuple[Cell, str]]
 
 
 def sweep_conditions(definition: SweepDefinition, inputs: Inputs) -> dict[str, str]:
-    """Name to text, in the order in which a person would ask, of every combination of inputs that can be asked."""
+    """
+    Name to text, in the order in which a person would ask, of the combinations of inputs that can be asked, at most
+    MAX_COMBINATIONS of them.
+    """
     from simulator.small_print import small_print  # half a second of numba, as rows; the files are read meanwhile
     from simulator.sweeps.rows import ChunkRunner
 

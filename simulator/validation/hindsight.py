@@ -3,7 +3,7 @@ How well can t_attention >= t_prefetch be told row by row?  A rule with hindsigh
 
 The rule knows what a row is, its layer and how many experts it misses, and how long the other rows of that kind took in
 this very run.  It does not know the luck of the row itself: a late reader, an interrupt.  With
-d = ln(t_prefetch / t_attention), and medians over the other rows, the row itself left out,
+d = ln(t_prefetch / t_attention), and medians over the other rows (of what is then left, the median of all):
 
     typical d = median of d over the rows with as many misses + median over the layer's rows of what is then left
 

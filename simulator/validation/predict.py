@@ -109,14 +109,15 @@ def _intervals(
     Decode tokens/s, the same with drift, and seconds of the prompt, with their 80 % intervals; the prompt is None where
     there is none.
     """
-    rng, counted, prompt = np.random.default_rng(SEED), fast.scenario.is_counted, _prompt(fast.scenario)
+    counted, prompt = fast.scenario.is_counted, _prompt(fast.scenario)
+    rng, drift_rng = (np.random.default_rng(seed) for seed in (SEED, (SEED, 1)))  # drift moves no draw of the profile
     speeds, wide_speeds, firsts = [], [], []
     for _ in range(n_samples):
         device = device_rates(question, rng)
         drawn, sparsity = with_what_ifs(question, device), draw_gate_sparsity(question, rng)
         speeds.append(tokens_per_s(fast.timeline(drawn, sparsity), counted))
         if drift != STEADY:
-            drifted = with_what_ifs(question, drift.drawn(rng).on(device))
+            drifted = with_what_ifs(question, drift.drawn(drift_rng).on(device))
             wide_speeds.append(tokens_per_s(fast.timeline(drifted, sparsity), counted))
         if prompt is not None:
             firsts.append(float(prompt.timeline(drawn, sparsity).step_s.sum()))

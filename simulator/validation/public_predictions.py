@@ -11,14 +11,16 @@ import numpy as np
 
 from moeplan.errors import InputError
 from simulator.engine_fast import FastEngine
-from simulator.interval import INTERVAL_FRAC
+from simulator.interval import (
+    INTERVAL_FRAC,
+    N_SAMPLES,  # spread evenly over the strata
+)
 from simulator.question import Question, draw_gate_sparsity, prepare, question_rates
 from simulator.result import Bound, Interval
 from simulator.simulate import simulate, tokens_per_s
 from simulator.validation.public_questions import row_questions
 from simulator.validation.public_rows import CLASSES, PublicRow, RowClass
 
-N_SAMPLES = 200  # Monte Carlo draws, spread evenly over the strata
 SCHEMA_VERSION = 1
 
 

@@ -109,7 +109,10 @@ class HeldOutRow:
 
 @dataclass(frozen=True)
 class PrefillRow:
-    """Prompt to first logits of a cell: median measured, predicted with its interval, in seconds."""
+    """
+    Prompt to first logits of a cell: median measured, predicted with its interval, in seconds; error_frac: of the
+    seconds, so above zero the prediction is too slow.
+    """
 
     cell: str
     n_prompt: int
@@ -191,7 +194,7 @@ class ValidationResult:
         return all(cell.bytes_equal for cell in self.cells)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain JSON values; verdict_agreement_frac: the balanced accuracy on clear pairs."""
+        """Plain JSON values; clear_balanced_frac: the balanced accuracy on clear pairs."""
         every, verdicts = self.group("all"), self.verdicts
         document = {
             "schema_version": SCHEMA_VERSION,
@@ -201,7 +204,7 @@ class ValidationResult:
             "bytes_equal": self.bytes_equal,
             "median_abs_error_frac": every.median_abs_error_frac,
             "p90_abs_error_frac": every.p90_abs_error_frac,
-            "verdict_agreement_frac": None if verdicts is None else verdicts.clear_verdicts.balanced_frac,
+            "clear_balanced_frac": None if verdicts is None else verdicts.clear_verdicts.balanced_frac,
             "interval_coverage_frac": every.interval_coverage_frac,
             "n_boundary_cells": self.n_boundary_cells,
             "groups": [asdict(group) for group in self.groups],

@@ -24,7 +24,7 @@ RULES = {
     "the waiting pairs; the commoner verdict: always saying what was measured more often",
     "clear": "a pair whose kind, the other rows with its layer and number of misses in that run, typically lies at "
     "least 1.645 standard deviations of the run's noise from t_attention = t_prefetch; its own times do not choose it; "
-    "verdict_agreement_frac is the balanced accuracy on clear pairs",
+    "clear_balanced_frac is the balanced accuracy on clear pairs",
     "hindsight": "a rule that knows how long the other rows of the same layer and number of misses took in the same "
     "run, and the threshold that is best for these very pairs, one for each figure; it does not know a row's context "
     "or luck; on the same pairs as the prediction: those with 8 or more of their kind",

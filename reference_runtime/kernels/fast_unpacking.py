@@ -1,5 +1,5 @@
 """
-Parts of packed matrices as float32, for a product with several tokens.
+Parts of packed matrices as float32, for products with several tokens.
 
 The values are exact: a scale of 11 bits times a quant of 4 or 8 fits a float32.
 """
@@ -25,7 +25,7 @@ from reference_runtime.kernels.fast_vectors import (
 
 
 @numba.njit(cache=True, nogil=True)
-def unpack_rows(kind, data, n_rows, n_blocks, start, stop, to):
+def floats_of_rows(kind, data, n_rows, n_blocks, start, stop, to):
     """Rows start to stop - 1 of a matrix packed by rows to float32 (stop - start, 32 * n_blocks) at an address."""
     row_bytes = n_blocks * (16 if kind == Q4_0 else 32)
     scales = data + n_rows * row_bytes
@@ -43,7 +43,7 @@ def unpack_rows(kind, data, n_rows, n_blocks, start, stop, to):
 
 
 @numba.njit(cache=True, nogil=True)
-def unpack_columns(kind, data, n_rows, n_columns, row, to):
+def floats_of_columns(kind, data, n_rows, n_columns, row, to):
     """Rows row to row + 31 of a matrix packed by columns to float32 (n_columns, 32) at an address."""
     column_bytes = n_rows // (2 if kind == Q4_0 else 1)
     scales = data + n_columns * column_bytes
