@@ -10,6 +10,7 @@ import numpy as np
 from hardware_profiles.rates import DeviceRates
 from moeplan.errors import InputError
 from moeplan.progress import OnProgress, ignore_progress
+from moeplan.quantity import format_rate
 from simulator.closed_form.counted_time import CountedTime
 from simulator.closed_form.replay import lean_replay
 from simulator.engine_fast import FastEngine
@@ -56,6 +57,9 @@ def simulate(
     if question.layout == "mmap" and engine is not None:
         advice = "page faults have an engine of their own, mapped"
         raise InputError("--engine", "must be left out with --layout mmap", repr(engine), advice)
+    if question.layout == "mmap" and question.storage_limit_bytes_per_s is not None:
+        got, advice = format_rate(question.storage_limit_bytes_per_s), "give --storage-read for slower storage"
+        raise InputError("--storage-limit", "must be left out with --layout mmap", got, advice)
     check_prefetch(question.model, question.prefetch)
     prepared = prepare(question, lean_replay(question))
     if prepared.scenario is None:

@@ -171,6 +171,7 @@ def test_other_memory_of_the_process_is_taken_from_the_page_cache(question: Ques
         (["simulate", "--read-ahead", "128 KiB"], "--read-ahead"),
         (["simulate", "--layout", "mmap", "--read-ahead", "much"], "--read-ahead"),
         (["simulate", "--layout", "mmap", "--timeline", "x.parquet"], "--timeline"),
+        (["simulate", "--layout", "mmap", "--storage-limit", "50 MB/s"], "--storage-limit"),
         (["plan", "--layout", "mmap", "--target-tokens-per-s", "5"], "--layout"),
     ],
 )

@@ -12,8 +12,8 @@ from pathlib import Path
 from moeplan.errors import InputError
 
 # How long an idle thread of GNU OpenMP spins before it sleeps.  By default some milliseconds, in which readers wait for
-# the core: the tiny model, streaming on two cores with a thread on each, decodes 20 to 21 tokens/s with 2,000 and 17 to 18
-# by default; the 4B's shape, all in RAM, 26 to 27 against 28 to 29.  Read when the library loads.
+# the core: the tiny model, streaming on two cores with a thread on each, decodes 20 to 21 tokens/s with 2,000 and 17 to
+# 18 by default; the 4B's shape, all in RAM, 26 to 27 against 28 to 29.  Read when the library loads.
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 CACHE_DIR = "NUMBA_CACHE_DIR"
