@@ -28,7 +28,7 @@ QWEN2_PATTERN = (
 PRE_TYPES = ("gpt-2", "olmo", "qwen2")
 COMPOSES_ACCENTS = ("olmo", "qwen2")  # Unicode NFC first, as their tokenizer.json says
 MAX_JSON_BYTES = 2**26  # a tokenizer.json of 150,000 tokens has some 11 MB
-GIVE_IDS = "give token ids instead of a text"
+GIVE_IDS = "give token ids instead of a text: --token-ids FILE"
 
 
 @dataclass(frozen=True, eq=False)
