@@ -9,7 +9,7 @@ values as weights and the scores' exponentials as activations.  Keys that no tok
 import numba
 import numpy as np
 
-from reference_runtime.kernels.fast_tiles import PANEL_STEP, ROWS, SPAN, TOKENS, add_one_panel, add_two_panels
+from reference_runtime.kernels.fast_tiles import PANEL_STEP, ROWS, SPAN, TOKENS, add_products
 from reference_runtime.kernels.fast_vectors import add, exponential, larger, load, multiply, spread, store
 
 _HIDDEN = np.float32(-1e30)  # a score whose exponential is as good as nothing
@@ -19,7 +19,7 @@ _HIDDEN = np.float32(-1e30)  # a score whose exponential is as good as nothing
 def _score(q, keys, dim, first, n, scores):
     """scores[panel, key - first, lane] = key @ q[panel, :, lane] for n keys; keys: address of (., dim)."""
     line, last_keys = dim * 4, np.zeros((ROWS, dim), np.float32)  # bytes
-    both = len(q) > 1
+    panel, other = q[0].ctypes.data, q[-1].ctypes.data
     scores[:, :n] = 0
     for at in range(0, n, ROWS):
         weights = keys + (first + at) * line
@@ -28,14 +28,8 @@ def _score(q, keys, dim, first, n, scores):
                 for j in range(0, line, PANEL_STEP):
                     store(last_keys[i].ctypes.data + j, load(weights + i * line + j))
             weights = last_keys.ctypes.data
-        to = scores[0, at].ctypes.data
-        for k in range(0, dim, SPAN):
-            stop = min(k + SPAN, dim)
-            if both:
-                other, other_to = q[1].ctypes.data, scores[1, at].ctypes.data
-                add_two_panels(weights, line, 4, k, stop, q[0].ctypes.data, other, to, other_to)
-            else:
-                add_one_panel(weights, line, 4, k, stop, q[0].ctypes.data, to)
+        to, other_to = scores[0, at].ctypes.data, scores[-1, at].ctypes.data
+        add_products(weights, line, 4, dim, panel, other, to, other_to)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -74,20 +68,15 @@ def _weigh(scores, n, sums):
 def _mix(scores, sums, values, dim, first, n, n_tokens, out):
     """out[token, :dim] = scores[:n, token] @ values / sum of the token; values: address of (., dim)."""
     tile = np.empty((2, ROWS, TOKENS), np.float32)
-    to, start, both = tile.ctypes.data, values + first * dim * 4, len(scores) > 1
+    to, start = tile.ctypes.data, values + first * dim * 4
+    panel, other = scores[0].ctypes.data, scores[-1].ctypes.data
     for number in range(0, dim, ROWS):
         tile[:] = 0
-        for k in range(0, n, SPAN):
-            weights, stop = start + number * 4, min(k + SPAN, n)
-            if both:
-                panel, other = scores[0].ctypes.data, scores[1].ctypes.data
-                add_two_panels(weights, 4, dim * 4, k, stop, panel, other, to, to + ROWS * PANEL_STEP)
-            else:
-                add_one_panel(weights, 4, dim * 4, k, stop, scores[0].ctypes.data, to)
+        add_products(start + number * 4, 4, dim * 4, n, panel, other, to, to + ROWS * PANEL_STEP)
         for token in range(n_tokens):
-            panel, lane = token // TOKENS, token % TOKENS
+            which, lane = token // TOKENS, token % TOKENS
             for i in range(ROWS):
-                out[token, number + i] = tile[panel, i, lane] / sums[panel, lane]
+                out[token, number + i] = tile[which, i, lane] / sums[which, lane]
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)

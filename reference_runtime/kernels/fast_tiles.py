@@ -45,7 +45,7 @@ def _add_to_four(tile, a, b, c, d):
 
 
 @numba.njit(cache=True, nogil=True)
-def add_one_panel(weights, row_step, k_step, first, last, panel, tile):
+def _add_one_panel(weights, row_step, k_step, first, last, panel, tile):
     """tile[row, lane] += sum over k of weights[row, k] * panel[k, lane]; weights, panel and tile are addresses."""
     zero = spread(np.float32(0))
     a, b, c, d = zero, zero, zero, zero
@@ -62,7 +62,7 @@ def add_one_panel(weights, row_step, k_step, first, last, panel, tile):
 
 
 @numba.njit(cache=True, nogil=True)
-def add_two_panels(weights, row_step, k_step, first, last, panel, other, tile, other_tile):
+def _add_two_panels(weights, row_step, k_step, first, last, panel, other, tile, other_tile):
     """The same for two panels and a tile of each: every weight is loaded once."""
     zero = spread(np.float32(0))
     a, b, c, d, e, f, g, h = zero, zero, zero, zero, zero, zero, zero, zero
@@ -85,6 +85,21 @@ def add_two_panels(weights, row_step, k_step, first, last, panel, other, tile, o
 
 
 @numba.njit(cache=True, nogil=True)
+def add_products(weights, row_step, k_step, n_k, panel, other, tile, other_tile):
+    """
+    tile[row, lane] += sum over n_k of weights[row, k] * panel[k, lane], and so for another panel with its own tile.
+
+    All but the numbers are addresses; other: that of panel where there is no second one.
+    """
+    for first in range(0, n_k, SPAN):
+        last = min(first + SPAN, n_k)
+        if other != panel:
+            _add_two_panels(weights, row_step, k_step, first, last, panel, other, tile, other_tile)
+        else:
+            _add_one_panel(weights, row_step, k_step, first, last, panel, tile)
+
+
+@numba.njit(cache=True, nogil=True)
 def tiles(weights, row_step, k_step, n_k, x, row, out, tile):
     """
     out[token, row : row + ROWS] = x @ weights.T for all tokens; weights: address of the first row's first number.
@@ -95,14 +110,8 @@ def tiles(weights, row_step, k_step, n_k, x, row, out, tile):
     to = tile.ctypes.data
     for first in range(0, n_panels, 2):
         tile[:] = 0
-        panel = x[first].ctypes.data
-        for k in range(0, n_k, SPAN):
-            stop = min(k + SPAN, n_k)
-            if first + 1 < n_panels:
-                other = x[first + 1].ctypes.data
-                add_two_panels(weights, row_step, k_step, k, stop, panel, other, to, to + ROWS * PANEL_STEP)
-            else:
-                add_one_panel(weights, row_step, k_step, k, stop, panel, to)
+        panel, other = x[first].ctypes.data, x[min(first + 1, n_panels - 1)].ctypes.data
+        add_products(weights, row_step, k_step, n_k, panel, other, to, to + ROWS * PANEL_STEP)
         for which in range(min(2, n_panels - first)):
             start = (first + which) * TOKENS
             for lane in range(min(TOKENS, n - start)):
