@@ -14,6 +14,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from moeplan.errors import InputError
+from moeplan.progress import OnProgress, ignore_progress
 from moeplan.quantity import format_bytes
 from reference_runtime.conditions import file_system, ram_bytes, read_ahead_bytes, usable_cores
 from reference_runtime.core_affinity import bound_threads
@@ -29,7 +30,6 @@ from reference_runtime.op_clock import OpClock
 from reference_runtime.process_memory import reset_peak, rss_bytes
 from reference_runtime.runtime_options import (
     IN_THREE_PARTS,
-    Progress,
     RuntimeOptions,
     check_options,
     chosen_prefetch,
@@ -122,7 +122,7 @@ class Runtime:
 
 
 @contextmanager
-def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | None = None) -> Iterator[Runtime]:
+def open_runtime(options: RuntimeOptions, capacity: int, progress: OnProgress | None = None) -> Iterator[Runtime]:
     """
     Open a model for sequences of at most `capacity` tokens.
 
@@ -164,7 +164,7 @@ def open_runtime(options: RuntimeOptions, capacity: int, progress: Progress | No
     with experts, threadpool_limits(n_blas, user_api="blas"), binding as is_bound:
         if plan.verdict == "resident":
             warnings = tuple(text for text in warnings if text != IN_THREE_PARTS)  # they were read once, before
-            experts.preload(progress or (lambda done, total: None))
+            experts.preload(progress or ignore_progress)
         model = Model(model_file.config, dense, experts, kernels)
         yield Runtime(
             options, model, model_file, experts, plan, clock, tokenizer, baseline, prefetch, layout, n_threads,

@@ -1,10 +1,10 @@
 """How to open a model: the options, which model, which store of experts and which prefetch they mean."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from moeplan.errors import InputError, nearest
+from moeplan.progress import OnProgress
 from reference_runtime.loading.model_file import ModelFile
 from reference_runtime.loading.weight_loading import open_model
 from reference_runtime.session import PREFILL_CHUNK_TOKENS
@@ -18,8 +18,6 @@ KERNELS = ("fast", "plain")
 LAYOUTS = ("bundle", "split")
 PREFETCH = ("none", "pre-attention")
 IN_THREE_PARTS = "experts are read from the model file in three parts each; --prepare writes them together once"
-
-Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def find_model(name: str) -> Path:
     return path
 
 
-def prepare_store(options: RuntimeOptions, progress: Progress) -> Path:
+def prepare_store(options: RuntimeOptions, progress: OnProgress) -> Path:
     """The model's bundle, written where it is missing or not the model's. Raises InputError."""
     model_file = open_model(options.model)
     try:

@@ -22,7 +22,8 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 
 from moeplan.errors import InputError
-from reference_runtime.loading.gguf_stream import Progress, TensorPlan, add_config_keys, stays_exact, write_streamed
+from moeplan.progress import OnProgress
+from reference_runtime.loading.gguf_stream import TensorPlan, add_config_keys, stays_exact, write_streamed
 from reference_runtime.matrix import BLOCK
 from reference_runtime.model_config import ModelConfig
 from simulator.model.spec import ModelSpec
@@ -45,7 +46,7 @@ def write_synthetic(
     *,
     seed: int = 0,
     gate_sparsity: float = CHANCE_SPARSITY,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> None:
     """
     Write the random model as GGUF, whole or not at all; the same arguments give the same bytes.

@@ -30,18 +30,23 @@ def refused_sentence(sweep: Split) -> str:
 def cannot(sweep: Split) -> list[str]:
     """The reasons of the scenarios that cannot run or be asked, alike ones together, with how many and which."""
     found = []
-    beyond = "cannot run on the device as bought, their speeds are what-ifs"
+    beyond = "cannot run on the device as bought"
     kinds = (
-        (sweep.blocked, "cannot run", sweep.told, sweep.inputs),
-        (sweep.beyond, beyond, sweep.told, sweep.inputs),
-        (sweep.failed, "cannot be asked", sweep.rows, INPUTS),
+        (sweep.blocked, ("cannot run",) * 2, sweep.told, sweep.inputs),
+        (
+            sweep.beyond,
+            (f"{beyond}, its speed is a what-if", f"{beyond}, their speeds are what-ifs"),
+            sweep.told,
+            sweep.inputs,
+        ),
+        (sweep.failed, ("cannot be asked",) * 2, sweep.rows, INPUTS),
     )
-    for rows, verb, among, inputs in kinds:
+    for rows, (of_one, of_many), among, inputs in kinds:
         for places in alike(row.reason for row in rows).values():
             same = [rows[place] for place in places]
             which = scope(same, among, inputs)
-            said = verb if len(same) > 1 else verb.replace("their speeds are what-ifs", "its speed is a what-if")
-            who = f"{of_all(len(same), len(sweep.rows))} {said}{f' ({which})' if which else ''}"
+            verb = of_one if len(same) == 1 else of_many
+            who = f"{of_all(len(same), len(sweep.rows))} {verb}{f' ({which})' if which else ''}"
             found.append(f"{who}: {merged([row.reason for row in same]) or 'no reason was kept'}")
     return found
 

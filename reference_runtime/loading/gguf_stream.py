@@ -22,6 +22,7 @@ from gguf.quants import dequantize, quantize
 
 from moeplan.errors import InputError
 from moeplan.files import atomic_path, output_target
+from moeplan.progress import OnProgress
 from moeplan.quantity import format_bytes
 from reference_runtime.loading.gguf_weights import ARCHITECTURE, open_gguf
 from reference_runtime.matrix import matrix_bytes
@@ -35,7 +36,6 @@ FILE_TYPES = {
     GGMLQuantizationType.Q8_0: LlamaFileType.MOSTLY_Q8_0,
     GGMLQuantizationType.Q4_0: LlamaFileType.MOSTLY_Q4_0,
 }
-Progress = Callable[[int, int], None]  # bytes written, bytes in all
 
 
 class TensorPlan(NamedTuple):
@@ -64,7 +64,7 @@ def write_streamed(
     add_keys: Callable[[GGUFWriter], None],
     plans: Sequence[TensorPlan],
     pieces: Callable[[TensorPlan], Iterable[np.ndarray]],
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> None:
     """
     Write a GGUF, whole or not at all.  pieces(plan): the tensor's bytes in order, as arrays of any type.
@@ -149,7 +149,7 @@ def stays_exact(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 1 or name.endswith("ffn_gate_inp.weight")
 
 
-def requantise(source: Path, target: Path, kind: GGMLQuantizationType, progress: Progress | None = None) -> None:
+def requantise(source: Path, target: Path, kind: GGMLQuantizationType, progress: OnProgress | None = None) -> None:
     """
     Write the same smallthinker model with its matrices in another type (F32, F16, Q8_0, Q4_0), rounded once more.
 

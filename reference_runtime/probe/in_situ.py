@@ -143,9 +143,7 @@ class ModelInMemory:
         session = Session(model, context + n, router=self._routing, watch=clock)
         session.cache.keys.fill(0.1)
         session.cache.values.fill(0.1)
-        session.cache.n_tokens = (
-            context - SKIPPED_TOKENS - (COUNTED_TOKENS + 1) // 2
-        )  # so many in the middle of those counted
+        session.cache.n_tokens = context - SKIPPED_TOKENS - (COUNTED_TOKENS + 1) // 2  # the middle one sees `context`
         for token in np.random.default_rng(0).integers(0, self.config.vocab_size, n):
             session.feed([token])
         seconds = op_seconds(clock, SKIPPED_TOKENS)["attention"]

@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType
 from moeplan.errors import InputError
 from moeplan.quantity import format_bytes
 from reference_runtime.conditions import ram_bytes, usable_cores
-from reference_runtime.kernels.fast import MOST_THREADS
+from reference_runtime.kernels.fast import MOST_ONE_BY_ONE, MOST_THREADS
 from reference_runtime.probe.machine import last_level_cache_bytes
 from simulator.model.catalog import load_model_spec
 from simulator.model.size import lm_head_bytes
@@ -27,6 +27,7 @@ ARENA_BYTES = 256 * MIB  # several times the last-level cache of a desktop proce
 N_ARENAS = 13  # that live at a time for each number of threads: weights, keys and values, models, spot checks
 ARENA_OF_RAM = 4 * N_ARENAS  # so that all of them are a quarter of a small machine's RAM
 FILE_BYTES = 512 * MIB  # reads lie at random places in it
+CHUNKS = (MOST_ONE_BY_ONE, 16, 128, 512)
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Plan:
     warm_bytes: int
     file_bytes: int
     shapes: tuple[ModelSpec, ...]
-    chunks: tuple[int, ...] = (8, 16, 128, 512)
+    chunks: tuple[int, ...] = CHUNKS
     contexts: tuple[int, ...] = (16, 512, 2048)
     request_bytes: tuple[int, ...] = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 2 * MIB, 4 * MIB)
     depths: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
@@ -89,7 +90,7 @@ def make_plan(directory: Path, seconds: float, threads: Sequence[int] = (), read
         file_bytes=_file_bytes(is_rough, read_file),
         read_file=read_file,
         shapes=tuple(spec_that_fits(load_model_spec(name), arena) for name in names),
-        **({"chunks": (8, 16, 128)} if is_rough else {}),  # type: ignore[arg-type]
+        chunks=CHUNKS[:-1] if is_rough else CHUNKS,
     )
 
 

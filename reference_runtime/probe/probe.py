@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from moeplan.progress import OnProgress, ignore_progress
 from moeplan.quantity import format_bytes
 from reference_runtime.probe.bench import open_bench
 from reference_runtime.probe.figures import contention_of, profile_of
@@ -31,7 +32,6 @@ MOST_OFF_FRAC = 0.25  # by which the products of an operation may take longer th
 LEAST_OFF_FRAC = -0.5  # the same of the experts of a chunk, which stand for the whole; passes of a few layers run cold
 AGAIN_ROUNDS = 2  # of one number of threads, where they do
 MOST_LATE = 1.05  # of the plan's seconds, after which nothing is measured again
-OnProgress = Callable[[int, int], object]  # seconds that have passed, seconds in all
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +65,9 @@ def announcement(plan: Plan) -> str:
     return f"writes {plan.file_bytes / 1e6:.0f} MB to {plan.directory} and removes them"
 
 
-def probe(plan: Plan, name: str, on_progress: OnProgress = lambda done, total: None) -> dict[str, Any]:
+def probe(plan: Plan, name: str, on_progress: OnProgress = ignore_progress) -> dict[str, Any]:
     """
-    The profile of this machine, as the mapping of its YAML.
+    The profile of this machine, as the mapping of its YAML; on_progress is told seconds.
 
     Raises InputError: a folder that cannot be written, a disk with too little room, too little memory.
     """

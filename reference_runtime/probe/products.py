@@ -34,7 +34,8 @@ F32 = GGMLQuantizationType.F32
 FEW_TOKENS = (2, MOST_ONE_BY_ONE)
 ROW_EXPERTS = (1, 4)
 # Tokens of an expert of a chunk: up to where they are multiplied one by one, then whole tiles and the first of another.
-LOADS = (1, MOST_OF_SMALL, MOST_OF_SMALL + 1, MOST_ONE_BY_ONE, MOST_ONE_BY_ONE + 1, TOKENS, TOKENS + 1, 32, 33, 64, 128)
+ENDS = (MOST_OF_SMALL, MOST_ONE_BY_ONE, TOKENS, 2 * TOKENS)
+LOADS = (1, *(load for end in ENDS for load in (end, end + 1)), 64, 128)
 MOST_GEMM_FLOP = 3e9  # a longer product of a chunk tells no more than a shorter one
 CHUNK_CONTEXTS = (0, 1024)  # keys before the chunk
 
@@ -112,13 +113,13 @@ def _chunk_expert_cases(
     plan: Plan, spec: ModelSpec, name: str, pool: ExpertPool, kernels: FastKernels
 ) -> Iterator[Case]:
     """An expert of a chunk; shut gates save time only where its tokens are multiplied one by one."""
+    inputs = ((0.0, OPEN_COLUMN), (ZERO_FRAC, SPARSE_COLUMN))
+    waves = [list(enumerate(row)) for row in pool.rows(1, plan.arena_bytes)]
     for n in LOADS:
-        inputs = ((0.0, OPEN_COLUMN), (ZERO_FRAC, SPARSE_COLUMN))
         for zero_frac, column in inputs if n <= MOST_ONE_BY_ONE else inputs[:1]:
             z = np.zeros((n, spec.hidden_size), np.float32)
             z[:, column] = 1
             key = RowKey("experts_chunk", name, pool.expert_bytes, n, zero_frac, plan.arena_bytes, kernels.n_threads)
-            waves = [list(enumerate(row)) for row in pool.rows(1, plan.arena_bytes)]
             yield Case(key, _row_of_experts(kernels, z, waves))
 
 
@@ -150,7 +151,7 @@ def _gemv_cases(plan: Plan, arena: WeightArena, kernels: FastKernels, sets: tupl
 
 def _gemm_cases(plan: Plan, arena: WeightArena, kernels: FastKernels) -> Iterator[Case]:
     shapes = [shape for spec in plan.shapes for shape in dense_shapes(spec)[:-1]]
-    counts = sorted({*FEW_TOKENS, *(n for n in plan.chunks if n > FEW_TOKENS[-1])})
+    counts = sorted({*FEW_TOKENS, *plan.chunks})
     for kind in (*KINDS, F32):
         for shape in _by_bytes(kind, shapes):
             for n in counts:

@@ -13,10 +13,11 @@ from time import perf_counter
 import numpy as np
 
 from moeplan.errors import InputError
+from moeplan.progress import OnProgress, ignore_progress
 from reference_runtime.model import Expert, Wave
 from reference_runtime.op_clock import RowReads
 from reference_runtime.streaming.direct_reads import N_READERS, Readers, page_aligned
-from reference_runtime.streaming.expert_store import ExpertStore, Places, Progress
+from reference_runtime.streaming.expert_store import ExpertStore, Places
 from reference_runtime.streaming.storage_limiter import StorageLimiter
 from simulator.policies import CachePolicy
 
@@ -120,7 +121,7 @@ class StreamedExperts:
             at = stop
         self._row = None
 
-    def preload(self, progress: Progress = lambda done, total: None) -> None:
+    def preload(self, progress: OnProgress = ignore_progress) -> None:
         """
         Read every expert before the first token, which counts neither as hits nor as misses.
 

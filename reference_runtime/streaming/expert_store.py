@@ -13,7 +13,7 @@ see source_fingerprint.py.
 import json
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 from gguf import GGMLQuantizationType
 
 from moeplan.errors import InputError
+from moeplan.progress import OnProgress, ignore_progress
 from reference_runtime.loading.model_file import ModelFile, Part
 from reference_runtime.loading.weight_loading import check_finite
 from reference_runtime.matrix import Matrix, Packing, matrix_bytes
@@ -35,7 +36,6 @@ MAGIC, VERSION = b"moeplan experts\n", 1  # the version changes with the header 
 HEADER = struct.Struct("<16sIIIQ")
 PACKINGS: tuple[Packing, Packing, Packing] = ("rows", "rows", "columns")  # gate, up, down
 PREPARE = "prepare it with moeplan run --model MODEL --prepare"
-Progress = Callable[[int, int], object]  # bytes done, bytes in all
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _read_header(file: DirectFile) -> tuple[dict[str, Any], int]:
     return json.loads(text), first_expert
 
 
-def verify(store: BundleSource, progress: Progress = lambda done, total: None) -> None:
+def verify(store: BundleSource, progress: OnProgress = ignore_progress) -> None:
     """Read every expert and compare its checksum. Raises InputError that names the first damaged one."""
     slot = page_aligned(store.layout.padded_bytes)
     done, total = 0, store.all_experts_bytes

@@ -11,13 +11,13 @@ from typing import BinaryIO
 
 from moeplan.errors import InputError
 from moeplan.files import flush_to_disk, output_target
+from moeplan.progress import OnProgress, ignore_progress
 from moeplan.quantity import format_bytes
 from reference_runtime.loading.model_file import ModelFile
 from reference_runtime.streaming.direct_reads import page_aligned
 from reference_runtime.streaming.expert_store import (
     MAGIC,
     PREPARE,
-    Progress,
     SplitSource,
     checksum,
     default_store_path,
@@ -30,7 +30,7 @@ from simulator.expert_layout import padded
 FLUSH_BYTES = 2**27  # written pages are flushed and given back this often, so that they do not crowd the memory
 
 
-def prepare(model_file: ModelFile, target: Path | None = None, progress: Progress = lambda done, total: None) -> Path:
+def prepare(model_file: ModelFile, target: Path | None = None, progress: OnProgress = ignore_progress) -> Path:
     """
     Write the store of a model, by default at default_store_path, and return its path.
 
@@ -69,7 +69,7 @@ def _refuse_other_file(target: Path) -> None:
 
 
 def _write(
-    source: SplitSource, fingerprint: list[Fingerprint], file: BinaryIO, target: Path, progress: Progress
+    source: SplitSource, fingerprint: list[Fingerprint], file: BinaryIO, target: Path, progress: OnProgress
 ) -> None:
     sums = [["0" * 8] * source.n_experts for _ in source.places]
     sizes = [padded(expert_n_bytes(places)) for places in source.places]

@@ -17,6 +17,7 @@ from typing import Any
 
 from moeplan.errors import InputError
 from moeplan.files import read_text, write_text
+from moeplan.progress import ignore_progress
 from moeplan.quantity import format_bytes
 from reference_runtime.loading.weight_loading import open_model
 from reference_runtime.runtime_options import SHIPPED, RuntimeOptions, find_model, prepare_store
@@ -211,7 +212,7 @@ def _store(path: Path, own: Path, report: Report) -> Path:
     except InputError:
         if not own.exists():
             report(f"preparing the experts of {path}")
-        return prepare_store(RuntimeOptions(path, store=own), lambda done, total: None)
+        return prepare_store(RuntimeOptions(path, store=own), ignore_progress)
 
 
 def _token_ids(name: str) -> list[int]:

@@ -6,15 +6,14 @@ from statistics import median
 from simulator.validation.cell_result import CellComparison
 from simulator.validation.hindsight import hindsight_of
 from simulator.validation.result import BoundaryRow, HeldOutRow
-from simulator.validation.tables import CLASSES, is_boundary, total_verdicts
+from simulator.validation.tables import by_class, is_boundary, total_verdicts
 
 NEAR_BOUNDARY = "near the boundary"  # name of a group
 
 
 def boundary_rows(cells: Sequence[CellComparison]) -> tuple[BoundaryRow, ...]:
     """All cells given, each class of them and those near the boundary; groups without a pair have no row."""
-    groups = {"all": list(cells)} | {name: [c for c in cells if c.cell_class == name] for name in CLASSES}
-    groups[NEAR_BOUNDARY] = [cell for cell in cells if is_boundary(cell)]
+    groups = by_class(cells) | {NEAR_BOUNDARY: [cell for cell in cells if is_boundary(cell)]}
     rows = (_boundary_row(name, group) for name, group in groups.items())
     return tuple(row for row in rows if row.verdicts.n_pairs)
 
@@ -22,7 +21,8 @@ def boundary_rows(cells: Sequence[CellComparison]) -> tuple[BoundaryRow, ...]:
 def _boundary_row(name: str, cells: Sequence[CellComparison]) -> BoundaryRow:
     runs = [run for cell in cells for run in cell.runs if run.boundary.distance is not None]
     distances = [run.boundary.distance for run in runs if run.boundary.distance is not None]
-    alike, clear = (total_verdicts(getattr(run, name) for run in runs) for name in ("alike_verdicts", "clear_verdicts"))
+    alike = total_verdicts(run.alike_verdicts for run in runs)
+    clear = total_verdicts(run.clear_verdicts for run in runs)
     return BoundaryRow(
         group=name,
         n_cells=len(cells),

@@ -10,7 +10,7 @@ import numpy as np
 from simulator.validation.cell_result import CellComparison
 from simulator.validation.error_sizes import typical_and_high
 from simulator.validation.result import GroupSummary
-from simulator.validation.tables import CLASSES
+from simulator.validation.tables import by_class
 
 QUIET_NOISE_FRAC = 0.05  # a cell is quiet where its own runs spread by less than this
 MISS_RATES = (0.0, 0.05, 0.15, 0.30, 0.60, 1.0)  # ends of the ranges of the trend
@@ -18,10 +18,9 @@ MISS_RATES = (0.0, 0.05, 0.15, 0.30, 0.60, 1.0)  # ends of the ranges of the tre
 
 def summaries(cells: Sequence[CellComparison]) -> tuple[GroupSummary, ...]:
     """All cells and each class of them, each once as they are and once the quiet ones alone."""
-    groups = {"all": list(cells)} | {name: [c for c in cells if c.cell_class == name] for name in CLASSES}
     return tuple(
         _summary(name, quiet, [c for c in group if not quiet or is_quiet(c)])
-        for name, group in groups.items()
+        for name, group in by_class(cells).items()
         for quiet in (False, True)
     )
 
@@ -58,6 +57,7 @@ def _summary(name: str, quiet: bool, cells: list[CellComparison]) -> GroupSummar
     if not cells:
         return GroupSummary(name, quiet, 0)
     errors = np.array([cell.error_frac for cell in cells])
+    typical, high = typical_and_high(errors)
     naive = np.array([cell.naive_error_frac for cell in cells])
     single = np.abs([error for cell in cells for error in cell.run_errors])
     held_out = [abs(cell.held_out_error_frac) for cell in cells if cell.held_out_error_frac is not None]
@@ -66,9 +66,9 @@ def _summary(name: str, quiet: bool, cells: list[CellComparison]) -> GroupSummar
         group=name,
         quiet=quiet,
         n_cells=len(cells),
-        median_abs_error_frac=float(np.median(np.abs(errors))),
+        median_abs_error_frac=typical,
         p90_abs_error_frac=float(np.quantile(np.abs(errors), 0.9)),
-        high_abs_error_frac=typical_and_high(errors)[1],
+        high_abs_error_frac=high,
         mean_error_frac=float(errors.mean()),
         interval_coverage_frac=fmean(cell.in_interval for cell in cells),
         half_width_frac=median(math.sqrt(c.predicted.high / c.predicted.low) - 1 for c in cells),

@@ -148,6 +148,11 @@ def reads_beside(cell: CellComparison) -> bool:
     return cell.conditions.prefetch != "none"
 
 
+def by_class(cells: Sequence[CellComparison]) -> dict[str, list[CellComparison]]:
+    """All cells, under `all`, and those of each class."""
+    return {"all": list(cells)} | {name: [cell for cell in cells if cell.cell_class == name] for name in CLASSES}
+
+
 def is_boundary(cell: CellComparison) -> bool:
     """Whether the cell reads beside attention, with a measured median t_prefetch / t_attention in BOUNDARY_RATIOS."""
     low, high = BOUNDARY_RATIOS
